@@ -1,0 +1,1 @@
+"""Values shared by all rooms: immutable, JSON-able, without behaviour beyond their own shape."""

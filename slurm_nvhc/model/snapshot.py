@@ -1,0 +1,158 @@
+"""A snapshot: everything one node said at one moment. Plain JSON, versioned, keyed by GPU UUID.
+
+Units: wall time in integer nanoseconds UTC, ``boot_ns`` in nanoseconds of the
+boot-time clock (0 at boot; comparable only within one ``boot_id``). Readings
+are keyed by catalogue names (``slurm_nvhc.catalog.fields``).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Mapping, NamedTuple, Optional
+
+from slurm_nvhc.errors import InputError
+from slurm_nvhc.model import reading as rd
+from slurm_nvhc.model.reading import Reading
+
+SCHEMA: Final = 1
+
+# GpuState.status
+OK: Final = "ok"
+LOST: Final = "lost"  # the engine lists it but says it is lost (DCGM -18) or it answers nothing
+UNRESPONSIVE: Final = "unresponsive"
+
+
+class GpuIdentity(NamedTuple):
+    """One row of the identity table. None or '' means that the source did not say."""
+
+    uuid: str
+    pci: str = ""  # entity.pci() form
+    minor: Optional[int] = None  # /dev/nvidiaN
+    nvml_index: Optional[int] = None  # NVML index: not stable over reboots or GPU loss
+    dcgm_id: Optional[int] = None
+    serial: str = ""
+    model: str = ""  # NVML name, e.g. "NVIDIA H100 80GB HBM3"
+    slot: str = ""
+    vbios: str = ""
+    mig: Optional[bool] = None
+
+
+class GpuState(NamedTuple):
+    identity: GpuIdentity
+    status: str
+    readings: Mapping[str, Reading]
+    links: Mapping[int, Mapping[str, Reading]]
+
+
+class PciGpu(NamedTuple):
+    """An NVIDIA GPU on the PCI bus. ``responds`` is False when config space reads all ones."""
+
+    pci: str
+    responds: bool = True
+
+
+class Event(NamedTuple):
+    """Something that happened at a moment.
+
+    kind:   "xid", "sxid" or "off_bus" (fallen off the bus without an Xid number)
+    code:   Xid or SXid number; 79 for off_bus
+    ident:  stays the same each time the same occurrence is read; used to count it once
+    fatal:  SXid only: the line said "Fatal"
+    """
+
+    kind: str
+    code: int
+    at_ns: int
+    pci: str
+    text: str
+    source: str  # "kernel" or "engine"
+    ident: str
+    uuid: str = ""
+    pid: int = 0
+    process: str = ""
+    fatal: bool = False
+    link: Optional[int] = None
+
+
+class Trouble(NamedTuple):
+    """Our own means failed: becomes a monitor finding. ``code`` is a MON- finding code."""
+
+    code: str
+    part: str  # engine, reader, kernel_log, pci, policy, ledger, slurm, gres, environment, hook
+    detail: str
+
+
+class Snapshot(NamedTuple):
+    """``gpus`` is None when no GPU listing was obtained: that is *unknown*, not "no GPUs"."""
+
+    node: str
+    source: str  # backend name: "sim" or "dcgm"
+    engine: str  # engine version, '' when unknown
+    boot_id: str
+    wall_ns: int
+    boot_ns: int
+    driver: str = ""
+    driver_loaded_ns: Optional[int] = None  # wall time of the last driver load, when known
+    gpus: Optional[Mapping[str, GpuState]] = None
+    pci_gpus: Optional[tuple[PciGpu, ...]] = None
+    events: tuple[Event, ...] = ()
+    events_known: bool = False  # False: the kernel log could not be read
+    kernel_cursor: str = ""  # where the next read of the kernel log continues
+    troubles: tuple[Trouble, ...] = ()
+
+    def uptime_s(self) -> float:
+        return self.boot_ns / 1e9
+
+
+def _gpu_to_json(gpu: GpuState) -> dict[str, Any]:
+    return {
+        "identity": gpu.identity._asdict(),
+        "status": gpu.status,
+        "readings": {k: rd.to_json(v) for k, v in gpu.readings.items()},
+        "links": {str(n): {k: rd.to_json(v) for k, v in r.items()} for n, r in gpu.links.items()},
+    }
+
+
+def to_json(snapshot: Snapshot) -> dict[str, Any]:
+    out = snapshot._asdict()
+    out["schema"] = SCHEMA
+    if snapshot.gpus is not None:
+        out["gpus"] = {uuid: _gpu_to_json(gpu) for uuid, gpu in snapshot.gpus.items()}
+    if snapshot.pci_gpus is not None:
+        out["pci_gpus"] = [p._asdict() for p in snapshot.pci_gpus]
+    out["events"] = [e._asdict() for e in snapshot.events]
+    out["troubles"] = [t._asdict() for t in snapshot.troubles]
+    return out
+
+
+def gpu_from_json(value: Mapping[str, Any]) -> GpuState:
+    return GpuState(
+        identity=GpuIdentity(**value["identity"]),
+        status=str(value["status"]),
+        readings={str(k): rd.from_json(v) for k, v in value["readings"].items()},
+        links={
+            int(n): {str(k): rd.from_json(v) for k, v in readings.items()}
+            for n, readings in value["links"].items()
+        },
+    )
+
+
+def from_json(value: Any, thing: str = "snapshot") -> Snapshot:
+    """Decode a snapshot. Raises InputError naming ``thing`` for anything that is not one."""
+    if not isinstance(value, dict):
+        raise InputError(thing, "", "is not a snapshot: a JSON object was expected")
+    if value.get("schema") != SCHEMA:
+        raise InputError(thing, "key schema", f"schema {value.get('schema')!r} is not known", f"this version reads {SCHEMA}")
+    try:
+        fields = {k: value[k] for k in Snapshot._fields if k in value}
+        if fields.get("gpus") is not None:
+            fields["gpus"] = {str(u): gpu_from_json(g) for u, g in value["gpus"].items()}
+        if fields.get("pci_gpus") is not None:
+            fields["pci_gpus"] = tuple(PciGpu(**p) for p in value["pci_gpus"])
+        fields["events"] = tuple(Event(**e) for e in value.get("events", ()))
+        fields["troubles"] = tuple(Trouble(**t) for t in value.get("troubles", ()))
+        snapshot = Snapshot(**fields)
+    except (TypeError, KeyError, AttributeError, ValueError) as exc:
+        raise InputError(thing, "", f"is not a snapshot: {exc}") from exc
+    if not isinstance(snapshot.wall_ns, int) or not isinstance(snapshot.boot_ns, int):
+        raise InputError(thing, "", "is not a snapshot: wall_ns and boot_ns must be integers")
+    return snapshot

@@ -1,0 +1,259 @@
+"""The policy in force, as values. Light imports only: hooks load this on their healthy path.
+
+Units: durations in seconds, rates per second in the field's unit, shares as
+fractions of the window (0.01 = 1 %).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import Any, Final, Mapping, NamedTuple, Optional
+
+SCHEMA: Final = 1
+
+
+class Level(NamedTuple):
+    """Conditions that must all hold for a rule to warn or fail. None means "not asked".
+
+    increase_above/increase_at_least: the counter's growth over the window
+    rate_above/rate_at_least: growth per second; no rate exists for a window of 0 s
+    share_above:   growth of an ns counter as a fraction of the window
+    over_limit:    growth per second above ``times`` x a computed limit; "pcie_replays" is the one there is
+    value_above/value_below/value_at_least/value_at_most/value_is/value_is_not: the reading itself
+    bits_any:      any of these bits is set in the reading
+    below_field/above_field: reading compared with another field of the same GPU, after adding ``offset`` to that
+    went_down:     link state only: not up, and it was up before or is expected up
+    xid:           numbers; "other" in ``xid_other`` = any number that no enabled rule names
+    lost:          presence rule: an expected GPU does not answer
+    consecutive/spacing_s: seen this often in a row, observations at least spacing_s apart
+    settle_s:      not before this long after boot or driver load
+    hits/of_last:  in this many of the last of_last jobs of the GPU (this one included)
+    hits/within_s: this many times within within_s seconds
+    users:         under this many different users within within_s
+    min_window_s:  only for windows at least this long
+    witness:       a kernel log line or PCI reading about the same GPU makes consecutive moot
+    """
+
+    increase_above: Optional[float] = None
+    increase_at_least: Optional[float] = None
+    rate_above: Optional[float] = None
+    rate_at_least: Optional[float] = None
+    share_above: Optional[float] = None
+    over_limit: Optional[str] = None
+    times: float = 1.0
+    value_above: Optional[float] = None
+    value_below: Optional[float] = None
+    value_at_least: Optional[float] = None
+    value_at_most: Optional[float] = None
+    value_is: Optional[tuple[Any, ...]] = None
+    value_is_not: Optional[tuple[Any, ...]] = None
+    bits_any: Optional[int] = None
+    below_field: Optional[str] = None
+    above_field: Optional[str] = None
+    offset: float = 0.0
+    went_down: bool = False
+    xid: Optional[tuple[int, ...]] = None
+    xid_other: bool = False
+    lost: bool = False
+    consecutive: int = 1
+    spacing_s: float = 0.0
+    settle_s: float = 0.0
+    hits: int = 1
+    of_last: Optional[int] = None
+    within_s: Optional[float] = None
+    users: Optional[int] = None
+    min_window_s: float = 0.0
+    witness: bool = False
+
+
+class Rule(NamedTuple):
+    """One rule. ``fields`` are catalogue names; for event and presence rules it is empty.
+
+    kind:  "reading", "event" or "presence"
+    warn, fail: alternatives; one that holds is enough
+    text:  (warn, fail) conditions as the administrator wrote them, for evidence
+    sticky: an event that makes the GPU bad until reboot or until an administrator resumes the node
+    after_reset: the most a lower bound after a reset may lead to: "ignore", "warn" or "fail"
+    """
+
+    name: str
+    finding: str
+    kind: str
+    fields: tuple[str, ...]
+    warn: tuple[Level, ...] = ()
+    fail: tuple[Level, ...] = ()
+    action: str = "none"
+    mode: str = "enforce"
+    sticky: bool = False
+    after_reset: str = "warn"
+    unit: str = ""
+    source: str = ""
+    why: str = ""
+    text: tuple[str, str] = ("", "")
+
+
+class Narrow(NamedTuple):
+    """min_gpus: at least this many GPUs of a job must be left. jobs: "single_task" or "any"."""
+
+    enabled: bool = False
+    min_gpus: int = 1
+    max_excluded: int = 1
+    jobs: str = "single_task"
+
+
+class Expect(NamedTuple):
+    """None: no expectation."""
+
+    gpus: Optional[int] = None
+    links: Optional[int] = None
+
+
+class Monitor(NamedTuple):
+    """What trouble of our own leads to. ``action``: none, note, notify or drain (never the default).
+
+    after_runs/after_s: only when it lasted this many runs in a row or this long.
+    """
+
+    action: str = "notify"
+    after_runs: int = 3
+    after_s: float = 1800.0
+
+
+class Engine(NamedTuple):
+    """backend "dcgm" or "sim"; address "unix:///run/…" or "tcp://host:port"; world: the sim's world file."""
+
+    backend: str = "dcgm"
+    address: str = ""
+    world: str = ""
+    timeout_s: float = 5.0
+
+
+class Slurm(NamedTuple):
+    """bin_dir: where scontrol is. conf: slurm.conf when the hook's environment names none.
+
+    job_gpus: what the numbers in SLURM_JOB_GPUS mean: "position", "minor" or "index".
+    """
+
+    bin_dir: str = "/usr/bin"
+    conf: str = ""
+    job_gpus: str = "position"
+    timeout_s: float = 4.0
+
+
+class Drain(NamedTuple):
+    """extend: append a new fault to our own reason. template: path of a Jinja2 template, '' = packaged.
+
+    max_length: characters of a reason. resume: "off", or "own" = resume our own drains after
+    resume_passes clean health checks in a row.
+    """
+
+    template: str = ""
+    max_length: int = 250
+    extend: bool = False
+    resume: str = "off"
+    resume_passes: int = 3
+
+
+class Budgets(NamedTuple):
+    prolog_s: float = 8.0
+    epilog_s: float = 20.0
+    health_check_s: float = 30.0
+    registration_s: float = 10.0
+
+
+class Record(NamedTuple):
+    keep_days: float = 30.0
+
+
+class Policy(NamedTuple):
+    """The policy in force for one node and partition. ``hash`` names its source text."""
+
+    hash: str
+    mode: str
+    rules: Mapping[str, Rule]
+    narrow: Narrow
+    expect: Expect
+    monitor: Monitor
+    engine: Engine
+    slurm: Slurm
+    drain: Drain
+    budgets: Budgets
+    record: Record
+    reread_wait_s: float
+    by_model: tuple[tuple[str, Mapping[str, Any]], ...] = ()
+    raw: Mapping[str, Any] = {}
+
+    def for_model(self, model: str) -> Policy:
+        """This policy with the overlays whose pattern matches the whole model name."""
+        patches = [patch for pattern, patch in self.by_model if matches(pattern, model)]
+        if not patches:
+            return self
+        raw: Any = self.raw
+        for patch in patches:
+            raw = merge(raw, patch)
+        return build(raw, self.hash, ())
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Anchored, case-sensitive shell pattern: "NVIDIA H200" does not match "NVIDIA GH200 480GB"."""
+    return fnmatch.fnmatchcase(name, pattern)
+
+
+def merge(base: Any, patch: Any) -> Any:
+    """Mappings merge key by key; everything else (lists included) is replaced."""
+    if isinstance(base, Mapping) and isinstance(patch, Mapping):
+        out = dict(base)
+        for key, value in patch.items():
+            out[key] = merge(out[key], value) if key in out else value
+        return out
+    return patch
+
+
+def _level(raw: Mapping[str, Any]) -> Level:
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    return Level(**values)
+
+
+def _rule(name: str, raw: Mapping[str, Any]) -> Rule:
+    fields = dict(raw)
+    fields["fields"] = tuple(raw.get("fields", ()))
+    fields["warn"] = tuple(_level(x) for x in raw.get("warn", ()))
+    fields["fail"] = tuple(_level(x) for x in raw.get("fail", ()))
+    text = raw.get("text", ("", ""))
+    fields["text"] = (str(text[0]), str(text[1]))
+    return Rule(name=name, **fields)
+
+
+def build(raw: Mapping[str, Any], policy_hash: str, by_model: tuple[tuple[str, Mapping[str, Any]], ...]) -> Policy:
+    """A Policy from the normalised form (see policy/compile.py). TypeError when it is not that."""
+    return Policy(
+        hash=policy_hash,
+        mode=raw["mode"],
+        rules={name: _rule(name, rule) for name, rule in raw["rules"].items()},
+        narrow=Narrow(**raw["narrow"]),
+        expect=Expect(**raw["expect"]),
+        monitor=Monitor(**raw["monitor"]),
+        engine=Engine(**raw["engine"]),
+        slurm=Slurm(**raw["slurm"]),
+        drain=Drain(**raw["drain"]),
+        budgets=Budgets(**raw["budgets"]),
+        record=Record(**raw["record"]),
+        reread_wait_s=raw["reread_wait_s"],
+        by_model=by_model,
+        raw=raw,
+    )
+
+
+def resolve(compiled: Mapping[str, Any], node: str = "", partition: str = "") -> Policy:
+    """The policy for one node and partition from a compiled document.
+
+    ``compiled`` = {"schema": 1, "version": …, "hash": …, "base": {...normalised...},
+    "models": [[pattern, patch], …], "partitions": […], "nodes": […]}; later patches win,
+    partition before node. Raises KeyError or TypeError when it is not such a document.
+    """
+    raw: Any = compiled["base"]
+    for section, name in (("partitions", partition), ("nodes", node)):
+        for pattern, patch in compiled[section]:
+            if name and matches(pattern, name):
+                raw = merge(raw, patch)
+    return build(raw, compiled["hash"], tuple((p, patch) for p, patch in compiled["models"]))

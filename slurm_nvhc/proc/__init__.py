@@ -1,0 +1,1 @@
+"""Edges to the operating system: time budget, child processes, atomic files, syslog."""
