@@ -1,0 +1,7 @@
+"""What does it mean, and who is at fault? A pure fold with memory."""
+
+from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, PROLOG, Input, Judgement, Window
+from slurm_nvhc.judge.judge import judge
+from slurm_nvhc.judge.memory import accept
+
+__all__ = ["EPILOG", "HEALTH_CHECK", "PROLOG", "Input", "Judgement", "Window", "accept", "judge"]

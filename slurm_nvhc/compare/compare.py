@@ -1,0 +1,142 @@
+"""Two snapshots in, Changes out. No clock, no file, no policy.
+
+Rules that hold for every counter:
+* never abs(), never a negative amount: a counter that went back was cleared,
+  and what it shows now is a lower bound of what happened since (DCGM's own
+  health module takes the absolute difference, so a reset looks like errors
+  there: NVIDIA/DCGM#285);
+* no data on either side makes the change unknown, not zero;
+* a reboot or driver reload clears what the catalogue says it clears even when
+  the counter has already passed its old value again.
+"""
+
+from __future__ import annotations
+
+from typing import Collection, Final, Iterator, Mapping, Optional
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.model import change as ch
+from slurm_nvhc.model import entity
+from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.reading import NoData, Reading, number
+from slurm_nvhc.model.snapshot import GpuState, Snapshot
+
+_CLEARING_WORDS: Final = {
+    cat.REBOOT: "node rebooted",
+    cat.DRIVER_RELOAD: "driver reloaded",
+    cat.GPU_RESET: "counters were reset",
+}
+
+
+def window_seconds(before: Snapshot, after: Snapshot) -> float:
+    """Length of the window: by the boot-time clock within one boot, else by wall clock. Never negative."""
+    if before.boot_id == after.boot_id:
+        return max(0.0, (after.boot_ns - before.boot_ns) / 1e9)
+    return max(0.0, (after.wall_ns - before.wall_ns) / 1e9)
+
+
+def compare(before: Snapshot, after: Snapshot, uuids: Optional[Collection[str]] = None) -> tuple[Change, ...]:
+    """Changes of all counters and states of the GPUs in ``uuids`` (None = all) that ``after`` holds.
+
+    A GPU that ``before`` does not know yields unknown changes ("not seen before");
+    a GPU that is gone yields none: its absence is judged, not computed with.
+    """
+    cleared = _cleared_for_all(before, after)
+    seconds = window_seconds(before, after)
+    out: list[Change] = []
+    for uuid, gpu in (after.gpus or {}).items():
+        if uuids is not None and uuid not in uuids:
+            continue
+        old = (before.gpus or {}).get(uuid)
+        out.extend(_gpu_changes(uuid, old, gpu, cleared, seconds))
+    return tuple(out)
+
+
+def _cleared_for_all(before: Snapshot, after: Snapshot) -> str:
+    """The strongest thing known to have cleared counters on every GPU: REBOOT, DRIVER_RELOAD or ''."""
+    if before.boot_id != after.boot_id:
+        return cat.REBOOT
+    loads = (before.driver_loaded_ns, after.driver_loaded_ns)
+    if None not in loads and loads[0] != loads[1]:
+        return cat.DRIVER_RELOAD
+    if before.driver and after.driver and before.driver != after.driver:
+        return cat.DRIVER_RELOAD
+    return ""
+
+
+def _readings(gpu: Optional[GpuState], uuid: str) -> Iterator[tuple[str, str, Reading]]:
+    """(entity, field, reading) of a GPU and its links."""
+    if gpu is None:
+        return
+    for field, value in gpu.readings.items():
+        yield uuid, field, value
+    for link_number, readings in gpu.links.items():
+        for field, value in readings.items():
+            yield entity.link(uuid, link_number), field, value
+
+
+def _gpu_changes(uuid: str, old: Optional[GpuState], new: GpuState, cleared: str, seconds: float) -> Iterator[Change]:
+    olds = {(name, field): value for name, field, value in _readings(old, uuid)}
+    went_back = any(_went_back(field, olds.get((name, field)), value) for name, field, value in _readings(new, uuid))
+    for name, field, value in _readings(new, uuid):
+        facts = cat.BY_NAME.get(field)
+        if facts is None:
+            continue
+        previous = olds.get((name, field))
+        if facts.kind == cat.COUNTER:
+            yield _counter(name, facts, previous, value, cleared, went_back, seconds, seen_before=old is not None)
+        elif previous is not None and previous != value:
+            yield Change(name, field, previous, value, ch.EXACT, None, seconds)
+
+
+def _went_back(field: str, before: Optional[Reading], after: Reading) -> bool:
+    """A counter that a GPU reset clears is lower than before: the GPU (or this family) was reset."""
+    facts = cat.BY_NAME.get(field)
+    old, new = number(before), number(after)
+    if facts is None or facts.kind != cat.COUNTER or facts.shrinks or old is None or new is None:
+        return False
+    return cat.GPU_RESET in facts.cleared_by and new < old
+
+
+def _counter(
+    name: str,
+    facts: cat.Field,
+    before: Optional[Reading],
+    after: Reading,
+    cleared: str,
+    went_back: bool,
+    seconds: float,
+    seen_before: bool,
+) -> Change:
+    def result(kind: str, amount: Optional[float], why: str = "") -> Change:
+        return Change(name, facts.name, before, after, kind, amount, seconds, why)
+
+    old, new = number(before), number(after)
+    if new is None or new < 0:
+        return result(ch.UNKNOWN, None, f"{_no_data(after)} at the end")
+    if old is None or old < 0:
+        return result(ch.UNKNOWN, None, f"{_no_data(before)} at the start" if seen_before else "the GPU was not seen before")
+    if cleared and cleared in facts.cleared_by:
+        return result(ch.AT_LEAST, float(new), _CLEARING_WORDS[cleared])
+    if new < old:
+        if facts.shrinks:
+            return result(ch.UNKNOWN, None, "the counter may fall by itself, and fell")
+        if not facts.cleared_by:
+            return result(ch.UNKNOWN, None, "the counter went back although nothing clears it")
+        return result(ch.AT_LEAST, float(new), _CLEARING_WORDS[cat.GPU_RESET])
+    grown = float(new - old)
+    if went_back and cat.GPU_RESET in facts.cleared_by and old > 0:
+        # Another counter of this GPU was reset; whether this one was too can not be seen.
+        # Its growth is a lower bound either way.
+        return result(ch.AT_LEAST, grown, _CLEARING_WORDS[cat.GPU_RESET])
+    return result(ch.EXACT, grown)
+
+
+def _no_data(reading: Optional[Reading]) -> str:
+    if isinstance(reading, NoData):
+        return reading.kind.replace("_", " ")
+    return "no reading" if reading is None else "not a count"
+
+
+def by_entity_and_field(changes: Collection[Change]) -> Mapping[tuple[str, str], Change]:
+    return {(c.entity, c.field): c for c in changes}

@@ -1,0 +1,128 @@
+"""Does one level of one rule hold for one reading and one change? Pure tri-state: True, False or None = no data.
+
+Only what can be said about this moment and this window; persistence over
+observations, jobs and time is added in rules.py with the memory.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Final, Mapping, NamedTuple, Optional
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.model import change as ch
+from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.reading import NoData, Reading, number
+from slurm_nvhc.policy.compiled import Level
+
+_WINDOWED: Final = ("increase_above", "increase_at_least", "rate_above", "rate_at_least", "share_above", "over_limit")
+
+
+class Subject(NamedTuple):
+    """What a level is asked about: one field of one GPU or link.
+
+    readings: the GPU's other readings, for comparisons with limits
+    was_up:   link states only: it was up at some time, or is expected up
+    xids:     Xids of the GPU in the window
+    """
+
+    field: str
+    reading: Optional[Reading]
+    change: Optional[Change]
+    readings: Mapping[str, Reading]
+    was_up: bool = False
+    xids: frozenset[int] = frozenset()
+
+
+def windowed(level: Level) -> bool:
+    """Does the level ask about a window (growth, rate) rather than about this moment?"""
+    return any(getattr(level, name) is not None for name in _WINDOWED) or level.of_last is not None
+
+
+def holds(level: Level, subject: Subject) -> Optional[bool]:
+    """All conditions of the level that concern this moment and window. None when one lacks its data."""
+    answers = [*_growth(level, subject), *_value(level, subject)]
+    if not answers or _excused(level, subject):
+        return False
+    if False in answers:
+        return False
+    return None if None in answers else True
+
+
+def _excused(level: Level, subject: Subject) -> bool:
+    """Something known about the same GPU speaks against the level."""
+    if subject.xids & set(level.unless_xid):
+        return True
+    return any(subject.readings.get(field) in values for field, values in level.unless)
+
+
+def _growth(level: Level, subject: Subject) -> list[Optional[bool]]:
+    if not any(getattr(level, name) is not None for name in _WINDOWED):
+        return []
+    change = subject.change
+    if change is None or change.kind == ch.UNKNOWN or change.amount is None:
+        return [None]
+    if change.seconds < level.min_window_s:
+        return [False]
+    answers: list[Optional[bool]] = []
+    if level.increase_above is not None:
+        answers.append(change.amount > level.increase_above)
+    if level.increase_at_least is not None:
+        answers.append(change.amount >= level.increase_at_least)
+    rate = change.amount / change.seconds if change.seconds > 0 else None
+    if level.rate_above is not None:
+        answers.append(rate is not None and rate > level.rate_above)
+    if level.rate_at_least is not None:
+        answers.append(rate is not None and rate >= level.rate_at_least)
+    if level.share_above is not None:
+        answers.append(rate is not None and rate / 1e9 > level.share_above)
+    if level.over_limit is not None:
+        limit = computed_limit(level.over_limit, subject.readings)
+        answers.append(None if limit is None else rate is not None and rate > level.times * limit)
+    return answers
+
+
+def computed_limit(name: str, readings: Mapping[str, Reading]) -> Optional[float]:
+    """A limit that depends on the GPU, per second. "pcie_replays": DCGM's expected replays for generation and width.
+
+    Uses the best generation and width this GPU and slot can do: the current
+    generation falls to 1 when idle, which would lower the limit between jobs.
+    """
+    if name != "pcie_replays":
+        return None
+    gen = number(readings.get("pcie_max_gen")) or number(readings.get("pcie_gen"))
+    width = number(readings.get("pcie_max_width")) or number(readings.get("pcie_width"))
+    if gen is None or width is None:
+        return None
+    per_lane = cat.PCIE_REPLAYS_PER_MINUTE_AND_LANE.get(int(gen))
+    return None if per_lane is None else math.ceil(per_lane * width) / 60.0
+
+
+def _value(level: Level, subject: Subject) -> list[Optional[bool]]:
+    answers: list[Optional[bool]] = []
+    value = number(subject.reading)
+    for bound, test in (
+        (level.value_above, operator.gt),
+        (level.value_below, operator.lt),
+        (level.value_at_least, operator.ge),
+        (level.value_at_most, operator.le),
+    ):
+        if bound is not None:
+            answers.append(None if value is None else bool(test(value, bound)))
+    known = subject.reading is not None and not isinstance(subject.reading, NoData)
+    if level.value_is is not None:
+        answers.append(subject.reading in level.value_is if known else None)
+    if level.value_is_not is not None:
+        answers.append(subject.reading not in level.value_is_not if known else None)
+    if level.bits_any is not None:
+        answers.append(None if value is None else bool(int(value) & level.bits_any))
+    if level.below_field is not None:
+        other = number(subject.readings.get(level.below_field))
+        answers.append(None if value is None or other is None else value < other + level.offset)
+    if level.above_field is not None:
+        other = number(subject.readings.get(level.above_field))
+        answers.append(None if value is None or other is None else value > other + level.offset)
+    if level.went_down:
+        answers.append(subject.reading != "up" and subject.was_up if known else None)
+    return answers

@@ -1,0 +1,81 @@
+"""What judge works on. All of it is passed in; nothing is looked up."""
+
+from __future__ import annotations
+
+from typing import Any, Final, Mapping, NamedTuple, Optional
+
+from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.finding import Decision, Finding
+from slurm_nvhc.model.job import GpuMapping, Job
+from slurm_nvhc.model.protective import Exclusion
+from slurm_nvhc.model.snapshot import GpuIdentity, GpuState, Snapshot, Trouble
+from slurm_nvhc.policy.compiled import Policy
+
+PROLOG: Final = "prolog"
+EPILOG: Final = "epilog"
+HEALTH_CHECK: Final = "health_check"
+
+Memory = Mapping[str, Any]  # JSON-able; see judge/memory.py
+
+
+class Window(NamedTuple):
+    """The time that is judged.
+
+    kind:  "job" (prolog to epilog), "watch" (between two health checks) or "none"
+           (a single look: only what is true now is judged)
+    key:   names this window; evidence is counted once per key
+    text:  for people, e.g. "job 8812"
+    """
+
+    kind: str
+    key: str
+    start_ns: Optional[int]
+    end_ns: int
+    seconds: float
+    text: str
+
+
+class Input(NamedTuple):
+    """before: the snapshot at the window's start, None when there is none.
+
+    known: GPUs that this node had before (from the ledger).
+    expected_gpus: the number of GPUs that gres.conf lists for this node, None when unknown.
+    troubles: troubles from outside the snapshot (policy, ledger, environment …).
+    """
+
+    hook: str
+    snapshot: Snapshot
+    before: Optional[Snapshot]
+    changes: tuple[Change, ...]
+    window: Window
+    policy: Policy
+    job: Optional[Job] = None
+    mapping: Optional[GpuMapping] = None
+    known: tuple[GpuIdentity, ...] = ()
+    exclusions: Mapping[str, Exclusion] = {}
+    expected_gpus: Optional[int] = None
+    troubles: tuple[Trouble, ...] = ()
+
+    @property
+    def now_ns(self) -> int:
+        return self.snapshot.wall_ns
+
+    def gpus(self) -> Mapping[str, GpuState]:
+        return self.snapshot.gpus or {}
+
+    def job_uuids(self) -> frozenset[str]:
+        return frozenset(self.mapping.uuids) if self.job is not None and self.mapping is not None else frozenset()
+
+    def in_scope(self, uuid: str) -> bool:
+        """Is this GPU's window judged here? Job hooks judge the job's GPUs, the health check all."""
+        return self.job is None or uuid in self.job_uuids()
+
+
+class Judgement(NamedTuple):
+    """second_look: a fault would be confirmed by another reading a moment later."""
+
+    findings: tuple[Finding, ...]
+    decision: Decision
+    memory: Memory
+    second_look: bool
+    gpu_verdicts: Mapping[str, str]

@@ -1,0 +1,80 @@
+"""The fold: (snapshot, changes, events, policy, memory) -> (findings, decision, memory')."""
+
+from __future__ import annotations
+
+from slurm_nvhc.catalog import findings as codes
+from slurm_nvhc.judge import memory as mem
+from slurm_nvhc.judge import monitor
+from slurm_nvhc.judge.context import PROLOG, Input, Judgement, Memory
+from slurm_nvhc.judge.decide import decide
+from slurm_nvhc.judge.events import judge_events
+from slurm_nvhc.judge.presence import judge_presence
+from slurm_nvhc.judge.rules import judge_readings
+from slurm_nvhc.judge.say import note
+from slurm_nvhc.model import entity
+from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.finding import Finding
+
+_CODE_ORDER = {code.code: i for i, code in enumerate(codes.ALL)}
+_VERDICT_ORDER = {fd.FAIL: 0, fd.WARN: 1, fd.UNKNOWN: 2, fd.OK: 3}
+
+
+def judge(inp: Input, memory: Memory) -> Judgement:
+    """Judge one run. Never raises for any reading; the same input and memory give the same result."""
+    notes = mem.Notes(memory, inp.now_ns, inp.snapshot.boot_id)
+    readings = judge_readings(inp, notes)
+    presence, second_look = judge_presence(inp, notes)
+    findings = [
+        *readings.findings,
+        *presence,
+        *judge_events(inp, notes),
+        *monitor.no_baseline(inp),
+        *monitor.no_data(inp, readings.missing),
+        *monitor.resets(inp),
+        *_excluded(inp),
+        *monitor.judge_troubles(inp, notes),
+    ]
+    ordered = tuple(sorted((f for f in findings if _concerns(inp, f)), key=_rank))
+    return Judgement(
+        findings=ordered,
+        decision=decide(ordered),
+        memory=notes.memory(),
+        second_look=second_look or readings.second_look,
+        gpu_verdicts=_gpu_verdicts(inp, ordered),
+    )
+
+
+def _concerns(inp: Input, finding: Finding) -> bool:
+    """In a job's hook, another GPU's finding counts only when it is an absolute fault."""
+    uuid = entity.gpu_of(finding.entity)
+    if inp.job is None or not uuid or uuid in inp.job_uuids():
+        return True
+    return finding.absolute and finding.verdict == fd.FAIL
+
+
+def _excluded(inp: Input) -> list[Finding]:
+    """GPUs of this job that were excluded earlier: act/ hides them or keeps the job away."""
+    out = []
+    if inp.hook == PROLOG:
+        for uuid in sorted(inp.job_uuids() & set(inp.exclusions)):
+            why = inp.exclusions[uuid]
+            gpu = inp.gpus().get(uuid)
+            out.append(note(inp, "GPU-EXCLUDED", uuid, fd.WARN, f"{why.code}: {why.why}", gpu.identity if gpu else None))
+    return out
+
+
+def _gpu_verdicts(inp: Input, findings: tuple[Finding, ...]) -> dict[str, str]:
+    """Verdict per GPU that this run looked at; unknown for all when the engine gave no listing."""
+    blind = fd.UNKNOWN if inp.snapshot.gpus is None else fd.OK
+    known = [i.uuid for i in inp.known] if inp.snapshot.gpus is None else list(inp.gpus())
+    out = {uuid: blind for uuid in known if inp.in_scope(uuid)}
+    for finding in findings:
+        uuid = entity.gpu_of(finding.entity)
+        if uuid:
+            out[uuid] = fd.worst((out.get(uuid, fd.OK), finding.verdict))
+    return out
+
+
+def _rank(finding: Finding) -> tuple[int, int, int, str]:
+    enforced = 0 if finding.mode == fd.ENFORCE else 1
+    return _VERDICT_ORDER[finding.verdict], enforced, _CODE_ORDER.get(finding.code, 999), finding.entity

@@ -1,0 +1,235 @@
+"""Rules over readings: every field of every GPU and link in scope against every level.
+
+Job hooks judge the job's GPUs over the job's window. What is absolutely wrong
+with another GPU (a value, not a change) counts too, but not against the job
+(nebius/soperator#1246: neighbours' counters drained a job's node).
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Iterator, Mapping, NamedTuple, Optional
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.judge import conditions, memory
+from slurm_nvhc.judge.conditions import Subject
+from slurm_nvhc.judge.context import EPILOG, Input
+from slurm_nvhc.judge.events import xids_by_gpu
+from slurm_nvhc.judge.say import make_finding
+from slurm_nvhc.model import change as ch
+from slurm_nvhc.model import entity
+from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.finding import Finding
+from slurm_nvhc.model.reading import NOT_SUPPORTED, NoData
+from slurm_nvhc.model.snapshot import OK, GpuState
+from slurm_nvhc.policy.compiled import Level, Policy, Rule
+
+
+class Outcome(NamedTuple):
+    """missing: (uuid, field, why) of readings that an active rule needed and did not get."""
+
+    findings: tuple[Finding, ...]
+    missing: tuple[tuple[str, str, str], ...]
+    second_look: bool
+
+
+class _Hit(NamedTuple):
+    verdict: str
+    level: Level
+
+
+def judge_readings(inp: Input, notes: memory.Notes) -> Outcome:
+    changes = {(c.entity, c.field): c for c in inp.changes}
+    findings: list[Finding] = []
+    missing: list[tuple[str, str, str]] = []
+    second_look = False
+    policies: dict[str, Policy] = {}
+    xids = xids_by_gpu(inp)
+    for uuid, gpu in inp.gpus().items():
+        if gpu.status != OK:
+            continue  # presence.py speaks for it; its readings mean nothing
+        model = gpu.identity.model
+        policy = policies.get(model) or policies.setdefault(model, inp.policy.for_model(model))
+        if inp.window.kind == "job" and inp.in_scope(uuid):
+            notes.count_job(uuid, inp.window.key)
+        _remember_links(uuid, gpu, notes)
+        for rule in policy.rules.values():
+            if rule.kind != "reading" or rule.mode == fd.OFF:
+                continue
+            for field, place in _places(rule, uuid, gpu, findings):
+                subject = _subject(field, place, uuid, gpu, changes, policy, notes)._replace(xids=xids.get(uuid, frozenset()))
+                hit, wants_look = _strongest(rule, place, uuid, subject, inp, notes)
+                second_look = second_look or wants_look
+                if _lacks(rule, subject, inp, uuid):
+                    missing.append((uuid, field, _why_missing(subject)))
+                if hit is not None:
+                    findings.append(_finding(rule, hit, place, gpu, subject, inp))
+    return Outcome(_dominant(findings), tuple(missing), second_look)
+
+
+def _remember_links(uuid: str, gpu: GpuState, notes: memory.Notes) -> None:
+    for number, readings in gpu.links.items():
+        if readings.get("nvlink_state") == "up":
+            notes.link_up(uuid, number)
+
+
+def _places(rule: Rule, uuid: str, gpu: GpuState, findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
+    """(field, entity) that the rule looks at on this GPU.
+
+    Link fields come first. A GPU's total is asked only when no link of the GPU
+    explains it: it can not say which link it was.
+    """
+    ordered = sorted(rule.fields, key=lambda f: cat.BY_NAME[f].scope != cat.LINK)
+    links_explain = False
+    for field in ordered:
+        if cat.BY_NAME[field].scope == cat.LINK:
+            for number in sorted(gpu.links):
+                yield field, entity.link(uuid, number)
+            links_explain = any(f.evidence.rule == rule.name and entity.gpu_of(f.entity) == uuid for f in findings)
+        elif not links_explain:
+            yield field, uuid
+
+
+def _subject(
+    field: str,
+    place: str,
+    uuid: str,
+    gpu: GpuState,
+    changes: Mapping[tuple[str, str], Change],
+    policy: Policy,
+    notes: memory.Notes,
+) -> Subject:
+    _, number = entity.split_link(place)
+    readings = gpu.readings if number is None else gpu.links.get(number, {})
+    was_up = False
+    if field == "nvlink_state" and number is not None and gpu.identity.mig is not True:
+        before = changes.get((place, field))
+        expected = policy.expect.links is not None and number < policy.expect.links
+        was_up = expected or notes.link_was_up(uuid, number) or (before is not None and before.before == "up")
+    return Subject(field, readings.get(field), changes.get((place, field)), gpu.readings, was_up)
+
+
+def _strongest(rule: Rule, place: str, uuid: str, subject: Subject, inp: Input, notes: memory.Notes) -> tuple[Optional[_Hit], bool]:
+    """The strongest level that holds, and whether a second look would confirm a stronger one.
+
+    Every level's memory is brought up to date, whichever wins.
+    """
+    best: Optional[_Hit] = None
+    wants_look = False
+    for verdict, levels in ((fd.FAIL, rule.fail), (fd.WARN, rule.warn)):
+        for level in levels:
+            if not _asked(level, inp, uuid):
+                continue
+            now = conditions.holds(level, subject)
+            if now is None:
+                continue
+            lasting, could_confirm = _persists(rule, level, place, uuid, now, inp, notes)
+            wants_look = wants_look or could_confirm
+            if lasting and best is None:
+                best = _after_reset(rule, _Hit(verdict, level), subject)
+    return best, wants_look
+
+
+def _asked(level: Level, inp: Input, uuid: str) -> bool:
+    """Windows are judged where a window is; "of the last jobs" only when a job ends."""
+    if not conditions.windowed(level):
+        return True
+    if level.of_last is not None and inp.hook != EPILOG:
+        return False
+    return inp.window.kind != "none" and inp.in_scope(uuid)
+
+
+def _persists(rule: Rule, level: Level, place: str, uuid: str, now: bool, inp: Input, notes: memory.Notes) -> tuple[bool, bool]:
+    """(does it hold with all the persistence that the level asks for, would a second look help)"""
+    name = memory.key(rule, level, place)
+    if settling(inp, level.settle_s):
+        return False, False
+    if level.of_last is not None:
+        return notes.job_hits(name, uuid, now, level.of_last) >= level.hits, False
+    if level.hits > 1 or level.users is not None:
+        who = "" if inp.job is None else str(inp.job.uid)
+        new = [(inp.now_ns, inp.window.key, who)] if now else []
+        count, users = notes.occurrences(name, new, level.within_s)
+        return now and count >= level.hits and users >= (level.users or 0), False
+    if level.consecutive > 1:
+        seen = notes.seen_in_a_row(name, now, level.spacing_s)
+        return now and seen >= level.consecutive, now and seen < level.consecutive and level.spacing_s <= inp.policy.reread_wait_s
+    return now, False
+
+
+def settling(inp: Input, settle_s: float) -> bool:
+    """Too soon after boot or driver load to judge (214 of 288 nodes raised link-down while training: NVSentinel#1701)."""
+    if inp.snapshot.uptime_s() < settle_s:
+        return True
+    loaded = inp.snapshot.driver_loaded_ns
+    return loaded is not None and (inp.now_ns - loaded) / 1e9 < settle_s
+
+
+def _after_reset(rule: Rule, hit: _Hit, subject: Subject) -> Optional[_Hit]:
+    """A lower bound after a reset leads at most to what the rule allows (default: a warning)."""
+    change = subject.change
+    if change is None or change.kind != ch.AT_LEAST or not conditions.windowed(hit.level):
+        return hit
+    if rule.after_reset == "ignore":
+        return None
+    if rule.after_reset == fd.WARN:
+        return hit._replace(verdict=fd.WARN)
+    return hit
+
+
+def _lacks(rule: Rule, subject: Subject, inp: Input, uuid: str) -> bool:
+    """Did an active rule go without an answer for want of data? "Not supported" is an answer."""
+    if not inp.in_scope(uuid):
+        return False
+    if isinstance(subject.reading, NoData):
+        return subject.reading.kind != NOT_SUPPORTED
+    if subject.change is None or subject.change.kind != ch.UNKNOWN or inp.window.kind == "none":
+        return False
+    asks_growth = any(conditions.windowed(level) for level in (*rule.fail, *rule.warn))
+    was = subject.change.before
+    return asks_growth and not (isinstance(was, NoData) and was.kind == NOT_SUPPORTED) and not cat.BY_NAME[subject.field].shrinks
+
+
+def _why_missing(subject: Subject) -> str:
+    if isinstance(subject.reading, NoData):
+        return subject.reading.kind.replace("_", " ")
+    return subject.change.why if subject.change is not None else "no reading"
+
+
+def _finding(rule: Rule, hit: _Hit, place: str, gpu: GpuState, subject: Subject, inp: Input) -> Finding:
+    uses_window = conditions.windowed(hit.level)
+    change = subject.change if uses_window else None
+    evidence = fd.Evidence(
+        field=subject.field,
+        before=None if change is None else change.before,
+        after=subject.reading,
+        amount=None if change is None else change.amount,
+        bound="at_least" if change is not None and change.kind == ch.AT_LEAST else "exact",
+        seconds=None if change is None else change.seconds,
+        rate=None if change is None or change.amount is None or change.seconds <= 0 else change.amount / change.seconds,
+        threshold=rule.text[0] if hit.verdict == fd.WARN and hit.level in rule.warn else rule.text[1],
+        rule=rule.name,
+        window=inp.window.text if uses_window else "",
+        text="" if change is None else change.why,
+        at_ns=inp.now_ns,
+        source=rule.source,
+    )
+    return make_finding(inp, rule, place, hit.verdict, evidence, gpu.identity, absolute=not uses_window)
+
+
+def _dominant(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Without findings that a stronger one about the same field of the same entity makes pointless."""
+    order = {fd.FAIL: 2, fd.WARN: 1}
+    out = []
+    for f in findings:
+        stronger = [
+            g
+            for g in findings
+            if g.entity == f.entity
+            and g.evidence.field == f.evidence.field
+            and order.get(g.verdict, 0) > order.get(f.verdict, 0)
+            and (g.mode == fd.ENFORCE or f.mode != fd.ENFORCE)
+        ]
+        if not stronger:
+            out.append(f)
+    return tuple(out)

@@ -1,0 +1,424 @@
+from __future__ import annotations
+
+import pytest
+from build import DAY_NS, MINUTE_NS, T0, gpu, later, policy, rule, run, snapshot, uuid, verdicts, with_link, xid
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_compare import gpu_readings
+
+from slurm_nvhc.judge import accept
+from slurm_nvhc.model.protective import Exclusion
+from slurm_nvhc.model.reading import BLANK, NOT_SUPPORTED, NoData
+from slurm_nvhc.model.snapshot import PciGpu, Trouble
+from slurm_nvhc.policy.compiled import Expect, Level, Monitor
+
+REPLAY = rule("replay", "nvlink_replay", "nvlink_replay_total", fail=Level(increase_above=0), finding="NVL-REPLAY")
+REMAP = rule("remap", "row_remap_failure", fail=Level(value_is=(1,)), finding="MEM-REMAP-FAILED")
+LOST = rule("lost", kind="presence", finding="GPU-LOST", warn=Level(lost=True), fail=Level(lost=True, consecutive=2, witness=True))
+DOWN = rule("down", "nvlink_state", fail=Level(went_down=True, consecutive=2, spacing_s=60), warn=Level(went_down=True), finding="NVL-DOWN")
+STICKY = rule("fatal", kind="event", fail=Level(xid=(79,)), sticky=True, finding="XID-FATAL")
+APP = rule("app", kind="event", warn=Level(xid=(13, 31)), finding="XID-APP", action="note")
+
+
+def test_growth_on_a_link_names_gpu_and_link():
+    before = snapshot(gpu(0), gpu(3))
+    now = later(before, 2460, gpu(0), with_link(gpu(3, nvlink_replay_total=21200), 1, nvlink_replay=21200))
+    got = run("epilog", now, policy(REPLAY), before, gpus=(0, 3))
+    assert verdicts(got) == {("NVL-REPLAY", f"{uuid(3)}/link1"): "fail"}  # the total adds nothing to the link
+    found = got.findings[0]
+    assert (found.evidence.amount, found.evidence.before, found.evidence.after, found.evidence.seconds) == (21200, 0, 21200, 2460)
+    assert found.message == "link1 replay +21200 in 41m"
+    assert got.gpu_verdicts == {uuid(0): "ok", uuid(3): "fail"}
+    assert [(p.action, p.uuid, p.of_job) for p in got.decision.proposals] == [("drain", uuid(3), True)]
+
+
+def test_a_total_speaks_when_no_link_does():
+    before = snapshot(gpu(3, nvlink_replay_total=12))
+    got = run("epilog", later(before, 60, gpu(3, nvlink_replay_total=13)), policy(REPLAY), before, gpus=(3,))
+    assert verdicts(got) == {("NVL-REPLAY", uuid(3)): "fail"}
+    assert got.findings[0].evidence.amount == 1
+
+
+def test_lifetime_counters_without_change_are_ok():
+    before = snapshot(gpu(3, nvlink_replay_total=57))
+    got = run("epilog", later(before, 60, gpu(3, nvlink_replay_total=57)), policy(REPLAY), before, gpus=(3,))
+    assert got.findings == ()
+    assert got.decision.verdict == "ok"
+
+
+def test_other_jobs_gpus_do_not_count_but_absolute_faults_do():
+    before = snapshot(gpu(0), gpu(5))
+    now = later(before, 60, gpu(0), gpu(5, nvlink_replay_total=50, row_remap_failure=1))
+    got = run("epilog", now, policy(REPLAY, REMAP), before, gpus=(0,))
+    assert verdicts(got) == {("MEM-REMAP-FAILED", uuid(5)): "fail"}
+    assert [p.of_job for p in got.decision.proposals] == [False]
+    assert verdicts(run("epilog", now, policy(REPLAY), before, gpus=(5,))) == {("NVL-REPLAY", uuid(5)): "fail"}
+
+
+@pytest.mark.parametrize(("after_reset", "verdict"), [("warn", "warn"), ("fail", "fail")])
+def test_a_lower_bound_after_a_reset_leads_to_what_the_rule_allows(after_reset, verdict):
+    before = snapshot(gpu(0, nvlink_replay_total=5000))
+    got = run(
+        "epilog", later(before, 60, gpu(0, nvlink_replay_total=4)), policy(REPLAY._replace(after_reset=after_reset)), before, gpus=(0,)
+    )
+    assert verdicts(got)[("NVL-REPLAY", uuid(0))] == verdict
+    assert got.findings[0].evidence.bound == "at_least"
+    assert verdicts(got)[("COUNTER-RESET", uuid(0))] == "ok"
+
+
+def test_eight_resets_are_one_note():
+    before = snapshot(*(gpu(n, nvlink_replay_total=9) for n in range(8)), driver_loaded_ns=T0 - DAY_NS)
+    now = later(before, 60, *(gpu(n) for n in range(8)), driver_loaded_ns=T0 + 5)
+    got = run("epilog", now, policy(REPLAY), before, gpus=tuple(range(8)))
+    assert verdicts(got) == {("COUNTER-RESET", "node"): "ok"}
+
+
+def test_rate_needs_time():
+    rules = policy(rule("pcie", "pcie_replay", fail=Level(rate_above=8 / 60)))
+    before = snapshot(gpu(0, pcie_replay=1000))
+
+    def verdict(seconds, value):
+        return run("epilog", later(before, seconds, gpu(0, pcie_replay=value)), rules, before, gpus=(0,)).decision.verdict
+
+    assert [verdict(36000, 1040), verdict(60, 1040), verdict(0, 1040), verdict(60, 1000)] == ["ok", "fail", "ok", "ok"]
+
+
+def test_pcie_limit_follows_generation_and_width():
+    rules = policy(rule("pcie", "pcie_replay", fail=Level(over_limit="pcie_replays")))
+
+    def verdict(gen, per_minute):
+        before = snapshot(gpu(0, pcie_replay=0, pcie_max_gen=gen, pcie_max_width=16, pcie_gen=1, pcie_width=16))
+        now = later(before, 60, gpu(0, pcie_replay=per_minute, pcie_max_gen=gen, pcie_max_width=16))
+        return run("epilog", now, rules, before, gpus=(0,)).decision.verdict
+
+    assert [verdict(5, 31), verdict(5, 32), verdict(4, 16), verdict(4, 17)] == ["ok", "fail", "ok", "fail"]
+
+
+def test_share_of_time():
+    rules = policy(rule("heat", "thermal_violation_ns", fail=Level(share_above=0.1)))
+    before = snapshot(gpu(0, thermal_violation_ns=0))
+    for share, verdict in ((0.09, "ok"), (0.11, "fail")):
+        now = later(before, 600, gpu(0, thermal_violation_ns=int(600e9 * share)))
+        assert run("epilog", now, rules, before, gpus=(0,)).decision.verdict == verdict
+
+
+def test_not_supported_is_ok_and_blank_is_unknown():
+    ok = run("prolog", snapshot(gpu(0, row_remap_failure=NoData(NOT_SUPPORTED))), policy(REMAP), gpus=(0,))
+    blank = run("prolog", snapshot(gpu(0, row_remap_failure=NoData(BLANK))), policy(REMAP), gpus=(0,))
+    assert (ok.decision.verdict, blank.decision.verdict) == ("ok", "unknown")
+    assert blank.findings[0].code == "NO-DATA"
+    assert "row_remap_failure" in blank.findings[0].message
+    assert blank.decision.proposals == ()
+
+
+def test_epilog_without_prolog_is_unknown_and_absolute_faults_still_count():
+    got = run("epilog", snapshot(gpu(0)), policy(REPLAY, REMAP), gpus=(0,))
+    assert verdicts(got) == {("NO-BASELINE", "node"): "unknown"}
+    got = run("epilog", snapshot(gpu(0, row_remap_failure=1)), policy(REPLAY, REMAP), gpus=(0,))
+    assert got.decision.verdict == "fail"
+
+
+def test_link_down_needs_a_link_that_was_up_or_is_expected():
+    never_up = with_link(with_link(gpu(0), 0, nvlink_state="down"), 1, nvlink_state="down")
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True)))
+    assert run("health_check", snapshot(never_up), rules).decision.verdict == "ok"
+    assert run("health_check", snapshot(never_up), rules._replace(expect=Expect(links=1))).decision.verdict == "fail"
+    healthy = run("health_check", snapshot(gpu(0)), rules)
+    assert run("health_check", snapshot(never_up), rules, memory=healthy.memory).decision.verdict == "fail"
+
+
+def test_consecutive_observations_with_spacing_and_recovery():
+    bad = with_link(gpu(0), 1, nvlink_state="down")
+    first = snapshot(bad)
+    rules = policy(DOWN, expect=Expect(links=2))
+    one = run("health_check", first, rules)
+    assert one.decision.verdict == "warn"
+    too_soon = run("health_check", later(first, 30), rules, memory=one.memory)
+    assert too_soon.decision.verdict == "warn"
+    assert run("health_check", later(first, 90), rules, memory=too_soon.memory).decision.verdict == "fail"
+    up = run("health_check", later(first, 90, gpu(0)), rules, memory=one.memory)
+    assert up.decision.verdict == "ok"
+    assert run("health_check", later(first, 150, bad), rules, memory=up.memory).decision.verdict == "warn"
+
+
+def test_a_streak_does_not_survive_a_reboot():
+    bad = snapshot(with_link(gpu(0), 1, nvlink_state="down"))
+    rules = policy(DOWN, expect=Expect(links=2))
+    one = run("health_check", bad, rules)
+    again = later(bad, 90)._replace(boot_id="boot-2")
+    assert run("health_check", again, rules, memory=one.memory).decision.verdict == "warn"
+
+
+def test_settle_time_after_boot_and_driver_load():
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True, settle_s=300)), expect=Expect(links=2))
+    bad = with_link(gpu(0), 1, nvlink_state="down")
+    assert run("health_check", snapshot(bad, uptime_s=40), rules).decision.verdict == "ok"
+    assert run("health_check", snapshot(bad, uptime_s=400), rules).decision.verdict == "fail"
+    assert run("health_check", snapshot(bad, driver_loaded_ns=T0 - 60 * 10**9), rules).decision.verdict == "ok"
+
+
+def test_hits_in_the_last_jobs_count_each_job_once():
+    rules = policy(rule("slow", "nvlink_replay_total", fail=Level(increase_at_least=3, hits=2, of_last=3), warn=Level(increase_at_least=3)))
+    base = snapshot(gpu(0))
+    memory, seen = {}, []
+    for n, errors in enumerate([3, 0, 0, 3, 0, 3]):
+        now = later(base, 60, gpu(0, nvlink_replay_total=errors))
+        for _again in range(2):  # a second look inside one hook is the same job
+            got = run("epilog", now, rules, base, memory, gpus=(0,), key=f"job{n}")
+            memory = got.memory
+        seen.append(got.decision.verdict)
+    assert seen == ["warn", "ok", "ok", "warn", "ok", "fail"]
+
+
+def test_health_check_windows_are_not_jobs():
+    rules = policy(rule("slow", "nvlink_replay_total", fail=Level(increase_at_least=3, hits=1, of_last=3)))
+    base = snapshot(gpu(0))
+    assert run("health_check", later(base, 60, gpu(0, nvlink_replay_total=9)), rules, base).decision.verdict == "ok"
+
+
+def test_a_lost_gpu_warns_once_and_fails_on_the_second_look_or_with_a_witness():
+    buses = tuple(PciGpu(g.identity.pci) for g in (gpu(0), gpu(1)))
+    alone = snapshot(gpu(0), pci_gpus=buses)
+    known = (gpu(0).identity, gpu(1).identity)
+    one = run("prolog", alone, policy(LOST), gpus=(0,), known=known)
+    assert verdicts(one) == {}  # another job's GPU, and not sure yet
+    assert one.second_look
+    two = run("prolog", later(alone, 2), policy(LOST), memory=one.memory, gpus=(0,), known=known)
+    assert verdicts(two) == {("GPU-LOST", uuid(1)): "fail"}
+    witness = alone._replace(events=(xid(79, 1, T0 - MINUTE_NS),))
+    assert verdicts(run("health_check", witness, policy(LOST), known=known)) == {("GPU-LOST", uuid(1)): "fail"}
+    dead = alone._replace(pci_gpus=(buses[0], buses[1]._replace(responds=False)))
+    assert verdicts(run("health_check", dead, policy(LOST), known=known)) == {("GPU-LOST", uuid(1)): "fail"}
+
+
+def test_a_gpu_only_the_bus_knows_is_named_by_its_address():
+    alone = snapshot(gpu(0), pci_gpus=(PciGpu(gpu(0).identity.pci), PciGpu("0000:5e:00.0")))
+    one = run("health_check", alone, policy(LOST))
+    two = run("health_check", later(alone, 60), policy(LOST), memory=one.memory)
+    assert verdicts(two) == {("GPU-LOST", "pci:0000:5e:00.0"): "fail"}
+    assert two.findings[0].gpu["pci"] == "0000:5e:00.0"
+
+
+def test_too_few_gpus_without_knowing_which():
+    one = run("health_check", snapshot(gpu(0)), policy(LOST, expect=Expect(gpus=2)))
+    two = run("health_check", later(snapshot(gpu(0)), 60), policy(LOST, expect=Expect(gpus=2)), memory=one.memory)
+    assert verdicts(two) == {("GPU-LOST", "node"): "fail"}
+    assert "1 of 2" in two.findings[0].message
+
+
+def test_no_listing_convicts_no_gpu():
+    blind = snapshot(gpus=None, troubles=(Trouble("MON-ENGINE-HUNG", "engine", "no answer"),))
+    known = (gpu(0).identity, gpu(1).identity)
+    got = run("epilog", blind, policy(LOST, REPLAY, REMAP), snapshot(gpu(0)), gpus=(0,), known=known)
+    assert verdicts(got) == {("MON-ENGINE-HUNG", "monitor:engine"): "unknown"}
+    assert got.decision.proposals == ()
+    assert got.gpu_verdicts == {uuid(0): "unknown"}
+
+
+def test_a_hung_engine_with_a_witness_is_a_gpu_fault():
+    blind = snapshot(gpus=None, events=(xid(79, 1, T0 - 5),), troubles=(Trouble("MON-ENGINE-HUNG", "engine", "no answer"),))
+    got = run("health_check", blind, policy(STICKY), known=(gpu(1).identity,))
+    assert verdicts(got)[("XID-FATAL", uuid(1))] == "fail"
+
+
+def test_an_engine_that_knows_no_gpu_is_not_eight_lost_gpus():
+    empty = snapshot(gpus={}, pci_gpus=tuple(PciGpu(gpu(n).identity.pci) for n in range(8)))
+    got = run("health_check", empty, policy(LOST), known=tuple(gpu(n).identity for n in range(8)))
+    assert verdicts(got) == {}
+
+
+def test_a_swapped_card_is_noted_not_lost():
+    got = run(
+        "health_check", snapshot(gpu(0)._replace(identity=gpu(0).identity._replace(uuid=uuid(9)))), policy(LOST), known=(gpu(0).identity,)
+    )
+    assert verdicts(got) == {("GPU-SWAPPED", uuid(9)): "ok"}
+
+
+def test_application_xids_are_told_only_in_their_window():
+    before = snapshot(gpu(1))
+    old = later(before, 60, events=(xid(31, 1, T0 - 7200 * 10**9),))
+    new = later(before, 60, events=(xid(31, 1, T0 + 5),))
+    assert run("epilog", old, policy(APP), before, gpus=(1,)).findings == ()
+    got = run("epilog", new, policy(APP), before, gpus=(1,))
+    assert verdicts(got) == {("XID-APP", uuid(1)): "warn"}
+    assert [p.action for p in got.decision.proposals] == ["note"]
+
+
+def test_a_sticky_event_is_remembered_until_somebody_settles_it():
+    seen = snapshot(gpu(1), events=(xid(79, 1, T0 - DAY_NS),))
+    one = run("prolog", seen, policy(STICKY), gpus=(1,))
+    assert verdicts(one) == {("XID-FATAL", uuid(1)): "fail"}
+    later_on = run("prolog", snapshot(gpu(1)), policy(STICKY), memory=one.memory, gpus=(1,))  # the log was read before
+    assert later_on.decision.verdict == "fail"
+    settled = accept(one.memory, one.findings[0].idents, T0)
+    assert run("prolog", seen, policy(STICKY), memory=settled, gpus=(1,)).decision.verdict == "ok"
+    rebooted = run("prolog", snapshot(gpu(1), boot="boot-2"), policy(STICKY), memory=one.memory, gpus=(1,))
+    assert rebooted.decision.verdict == "ok"
+    reloaded = run("prolog", snapshot(gpu(1), driver_loaded_ns=T0 - 5), policy(STICKY), memory=one.memory, gpus=(1,))
+    assert reloaded.decision.verdict == "ok"
+
+
+def test_a_sticky_event_before_the_job_is_not_blamed_on_it():
+    before = snapshot(gpu(1))
+    got = run("epilog", later(before, 60, events=(xid(79, 1, T0 - DAY_NS),)), policy(STICKY), before, gpus=(1,))
+    assert got.decision.verdict == "ok"
+    assert run("epilog", later(before, 60, events=(xid(79, 1, T0 + 9),)), policy(STICKY), before, gpus=(1,)).decision.verdict == "fail"
+
+
+def test_unknown_xids_fall_to_the_rule_for_others():
+    other = rule("other", kind="event", warn=Level(xid_other=True), finding="XID-OTHER", action="notify")
+    before = snapshot(gpu(1))
+    now = later(before, 60, events=(xid(999, 1, T0 + 1), xid(31, 1, T0 + 2)))
+    got = run("epilog", now, policy(APP, other), before, gpus=(1,))
+    assert verdicts(got) == {("XID-OTHER", uuid(1)): "warn", ("XID-APP", uuid(1)): "warn"}
+    assert "Xid 999" in next(f.message for f in got.findings if f.code == "XID-OTHER")
+
+
+def test_twice_in_a_day_counts_each_event_once():
+    twice = rule("contained", kind="event", warn=Level(xid=(94,)), fail=Level(xid=(94,), hits=2, within_s=86400.0), finding="XID-CONTAINED")
+    before = snapshot(gpu(1))
+    now = later(before, 60, events=(xid(94, 1, T0 + 1, "a"),))
+    one = run("epilog", now, policy(twice), before, gpus=(1,))
+    again = run("health_check", now, policy(twice), before, memory=one.memory)
+    assert (one.decision.verdict, again.decision.verdict) == ("warn", "warn")
+    second = later(before, 3600, events=(xid(94, 1, T0 + 1800 * 10**9, "b"),))
+    assert run("health_check", second, policy(twice), now, memory=again.memory).decision.verdict == "fail"
+    next_week = later(before, 7 * 86400, events=(xid(94, 1, T0 + 6 * DAY_NS, "b"),))
+    assert run("health_check", next_week, policy(twice), now, memory=again.memory).decision.verdict == "warn"
+
+
+def test_the_same_gpu_under_several_users():
+    users = rule("users", kind="event", warn=Level(xid=(13,), users=3, within_s=604800.0), finding="XID-APP", action="note")
+    memory, seen = {}, []
+    for n, uid in enumerate([1000, 1000, 1001, 1002]):
+        before = later(snapshot(gpu(1)), 3600 * n)
+        now = later(before, 60, events=(xid(13, 1, before.wall_ns + 5),))
+        from build import job
+
+        from slurm_nvhc.compare import compare
+        from slurm_nvhc.judge import Input, Window, judge
+
+        the_job, mapping = job(1, job_id=str(n), uid=uid)
+        window = Window("job", str(n), before.wall_ns, now.wall_ns, 60, "job")
+        got = judge(Input("epilog", now, before, compare(before, now), window, policy(users), the_job, mapping), memory)
+        memory = got.memory
+        seen.append(got.decision.verdict)
+    assert seen == ["ok", "ok", "ok", "warn"]
+
+
+def test_xid_74_beside_a_peers_79_is_an_echo():
+    nvlink = rule("nvlink", kind="event", warn=Level(xid=(74,)), fail=Level(xid=(74,), unless_peer_xid=(79,)), finding="XID-NVLINK")
+    before = snapshot(gpu(0), gpu(1))
+    echo = later(before, 60, events=(xid(79, 0, T0 + 10**9), xid(74, 1, T0 + 2 * 10**9)))
+    assert verdicts(run("health_check", echo, policy(nvlink), before))[("XID-NVLINK", uuid(1))] == "warn"
+    own = later(before, 60, events=(xid(74, 1, T0 + 2 * 10**9),))
+    assert verdicts(run("health_check", own, policy(nvlink), before))[("XID-NVLINK", uuid(1))] == "fail"
+
+
+def test_observe_mode_decides_nothing_but_says_what_it_would():
+    for observed in (policy(REMAP._replace(mode="observe")), policy(REMAP, mode="observe")):
+        got = run("prolog", snapshot(gpu(0, row_remap_failure=1)), observed, gpus=(0,))
+        assert got.decision.verdict == "fail"
+        assert got.decision.proposals == ()
+        assert [(p.action, p.uuid) for p in got.decision.observed] == [("drain", uuid(0))]
+    assert run("prolog", snapshot(gpu(0, row_remap_failure=1)), policy(REMAP._replace(mode="off")), gpus=(0,)).findings == ()
+
+
+def test_monitor_trouble_acts_only_as_the_policy_says():
+    hung = snapshot(gpus=None, troubles=(Trouble("MON-ENGINE-HUNG", "engine", "no answer"),))
+    memory, actions = {}, []
+    for n in range(3):
+        got = run("health_check", later(hung, n), policy(), memory=memory)
+        memory = got.memory
+        actions.append([p.action for p in got.decision.proposals])
+    assert actions == [[], [], ["notify"]]
+    got = run("health_check", hung, policy(monitor=Monitor(action="drain")))
+    assert [(p.action, p.uuid) for p in got.decision.proposals] == [("drain", "")]
+    healthy = run("health_check", snapshot(gpu(0)), policy(), memory=memory)
+    assert run("health_check", hung, policy(), memory=healthy.memory).decision.proposals == ()
+
+
+def test_excluded_gpus_of_the_job_are_mentioned_at_prolog():
+    excluded = {uuid(0): Exclusion(uuid(0), "NVL-STORM", "link1", "nvhc", T0)}
+    got = run("prolog", snapshot(gpu(0), gpu(1)), policy(), gpus=(0,), exclusions=excluded)
+    assert verdicts(got) == {("GPU-EXCLUDED", uuid(0)): "warn"}
+    assert run("prolog", snapshot(gpu(0), gpu(1)), policy(), gpus=(1,), exclusions=excluded).findings == ()
+
+
+def test_the_stronger_finding_about_a_field_silences_the_weaker():
+    storm = rule("storm", "nvlink_replay_total", fail=Level(rate_at_least=100 / 60), finding="NVL-STORM")
+    some = rule("some", "nvlink_replay_total", warn=Level(increase_at_least=3), finding="NVL-REPLAY")
+    before = snapshot(gpu(0))
+    got = run("epilog", later(before, 60, gpu(0, nvlink_replay_total=5000)), policy(some, storm), before, gpus=(0,))
+    assert verdicts(got) == {("NVL-STORM", uuid(0)): "fail"}
+
+
+def test_model_overlays_judge_by_their_own_numbers():
+    raw = {
+        "mode": "enforce", "narrow": {}, "expect": {}, "monitor": {}, "engine": {}, "slurm": {}, "drain": {}, "budgets": {},
+        "record": {}, "reread_wait_s": 2.0,
+        "rules": {"hot": {"finding": "SITE-RULE", "kind": "reading", "fields": ["gpu_temp"], "fail": [{"value_above": 80}]}},
+    }  # fmt: skip
+    from slurm_nvhc.policy.compiled import build
+
+    rules = build(raw, "h")._replace(by_model=(("*H100*", {"rules": {"hot": {"fail": [{"value_above": 90}]}}}),), raw=raw)
+    now = snapshot(gpu(0, gpu_temp=85), gpu(1, gpu_temp=85, model="NVIDIA A100-SXM4-80GB"))
+    assert verdicts(run("health_check", now, rules)) == {("SITE-RULE", uuid(1)): "fail"}
+
+
+def test_unless_another_reading_or_xid_explains_it():
+    pending = rule("action", "recovery_action", fail=Level(value_is=(4,), unless=(("row_remap_pending", (1,)),)), warn=Level(value_is=(4,)))
+    for remap, verdict in ((1, "warn"), (0, "fail"), (NoData(BLANK), "fail")):
+        got = run("health_check", snapshot(gpu(0, recovery_action=4, row_remap_pending=remap)), policy(pending))
+        assert got.decision.verdict == verdict
+    contained = rule("ecc", "ecc_dbe_volatile", fail=Level(increase_above=0, unless_xid=(94,)), warn=Level(increase_above=0))
+    fatal = rule("xid", kind="event", fail=Level(xid=(48,), unless_xid=(94,)), warn=Level(xid=(48,)))
+    before = snapshot(gpu(0, ecc_dbe_volatile=0))
+    for events, verdict in (((xid(48, 0, T0 + 1),), "fail"), ((xid(48, 0, T0 + 1), xid(94, 0, T0 + 2)), "warn")):
+        now = later(before, 60, gpu(0, ecc_dbe_volatile=1), events=events)
+        got = run("epilog", now, policy(contained, fatal), before, gpus=(0,))
+        assert {f.verdict for f in got.findings} == {verdict}
+        assert len(got.findings) == 2
+
+
+ALL_RULES = policy(
+    REPLAY, REMAP, LOST, DOWN, STICKY, APP,
+    rule("rate", "pcie_replay", fail=Level(over_limit="pcie_replays")),
+    rule("share", "thermal_violation_ns", fail=Level(share_above=0.1)),
+    rule("limit", "gpu_temp", fail=Level(above_field="gpu_temp_slowdown")),
+    rule("bits", "clock_event_reasons", fail=Level(bits_any=0xE8)),
+    rule("jobs", "ecc_dbe_volatile", fail=Level(increase_above=0, hits=2, of_last=5)),
+    expect=Expect(links=2),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.integers(0, 2), gpu_readings, max_size=3), min_size=2, max_size=5),
+    st.sampled_from(["prolog", "epilog", "health_check"]),
+    st.integers(-10, 10**5),
+)
+def test_no_sequence_crashes_judge(steps, hook, seconds):
+    memory, before = {}, None
+    for i, gpus in enumerate(steps):
+        now = later(snapshot(*(gpu(n)._replace(readings=r) for n, r in gpus.items())), seconds * i)
+        got = run(hook, now, ALL_RULES, before if hook != "prolog" else None, memory, gpus=None if hook == "health_check" else (0, 1))
+        memory, before = got.memory, now
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.dictionaries(st.sampled_from(["row_remap_failure", "pcie_replay", "gpu_temp", "nvlink_replay_total", "ecc_dbe_volatile",
+                                               "clock_event_reasons", "thermal_violation_ns"]),
+                             st.sampled_from([NoData(k) for k in ("blank", "not_found", "not_supported", "not_permitted", "stale", "error")]),
+                             min_size=1), min_size=1, max_size=4),
+    st.sampled_from(["prolog", "epilog", "health_check"]),
+)  # fmt: skip
+def test_no_data_never_makes_a_fault(steps, hook):
+    memory, before = {}, snapshot(gpu(0, pcie_replay=5, gpu_temp=40, ecc_dbe_volatile=3, clock_event_reasons=0, thermal_violation_ns=7))
+    for i, readings in enumerate(steps):
+        state = gpu(0)
+        now = later(before, 60 * (i + 1), state._replace(readings={**state.readings, **readings}))
+        got = run(hook, now, ALL_RULES, before, memory, gpus=None if hook == "health_check" else (0,))
+        memory, before = got.memory, now
+        assert not [f for f in got.findings if f.verdict in ("fail", "warn")]
