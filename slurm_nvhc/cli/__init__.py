@@ -1,0 +1,1 @@
+"""The `nvhc` command: thin over the same rooms that the hooks use."""

@@ -1,5 +1,5 @@
 """What changed between two snapshots? Pure."""
 
-from slurm_nvhc.compare.compare import compare, window_seconds
+from slurm_nvhc.compare.compare import compare, noteworthy, window_seconds
 
-__all__ = ["compare", "window_seconds"]
+__all__ = ["compare", "noteworthy", "window_seconds"]

@@ -12,13 +12,13 @@ Rules that hold for every counter:
 
 from __future__ import annotations
 
-from typing import Collection, Final, Iterator, Mapping, Optional
+from typing import Collection, Final, Iterator, Optional
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity
 from slurm_nvhc.model.change import Change
-from slurm_nvhc.model.reading import NoData, Reading, number
+from slurm_nvhc.model.reading import NOT_SUPPORTED, NoData, Reading, number
 from slurm_nvhc.model.snapshot import GpuState, Snapshot
 
 _CLEARING_WORDS: Final = {
@@ -138,5 +138,10 @@ def _no_data(reading: Optional[Reading]) -> str:
     return "no reading" if reading is None else "not a count"
 
 
-def by_entity_and_field(changes: Collection[Change]) -> Mapping[tuple[str, str], Change]:
-    return {(c.entity, c.field): c for c in changes}
+def noteworthy(change: Change) -> bool:
+    """Does a change say anything? Not an exact zero, not a reset of zero, not a field that the GPU does not have."""
+    if change.kind == ch.UNKNOWN:
+        return not any(isinstance(r, NoData) and r.kind == NOT_SUPPORTED for r in (change.before, change.after))
+    if change.kind == ch.AT_LEAST:
+        return change.before != change.after
+    return change.amount is None or change.amount > 0

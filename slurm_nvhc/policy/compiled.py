@@ -32,6 +32,10 @@ class Level(NamedTuple):
     users:         under this many different users within within_s
     min_window_s:  only for windows at least this long
     witness:       a kernel log line or PCI reading about the same GPU makes consecutive moot
+    unless_peer_xid: an Xid does not count when another GPU logged one of these within seconds (an echo)
+    unless_xid:    does not hold when the same GPU logged one of these Xids in the same window
+    unless:        (field, values): does not hold when another reading of the GPU is known to be one of the values;
+                   without data about that reading the level is judged as if nothing spoke against it
     """
 
     increase_above: Optional[float] = None
@@ -64,6 +68,9 @@ class Level(NamedTuple):
     users: Optional[int] = None
     min_window_s: float = 0.0
     witness: bool = False
+    unless_peer_xid: tuple[int, ...] = ()
+    unless_xid: tuple[int, ...] = ()
+    unless: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
 
 class Rule(NamedTuple):
@@ -111,12 +118,14 @@ class Expect(NamedTuple):
 class Monitor(NamedTuple):
     """What trouble of our own leads to. ``action``: none, note, notify or drain (never the default).
 
-    after_runs/after_s: only when it lasted this many runs in a row or this long.
+    after_runs/after_s: note and notify only when it lasted this many runs in a row or this long.
+    drain_after_runs: the same for drain; a site that asks for a drain gets it at once by default.
     """
 
     action: str = "notify"
     after_runs: int = 3
     after_s: float = 1800.0
+    drain_after_runs: int = 1
 
 
 class Engine(NamedTuple):
@@ -182,16 +191,21 @@ class Policy(NamedTuple):
     reread_wait_s: float
     by_model: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     raw: Mapping[str, Any] = {}
+    later: tuple[Mapping[str, Any], ...] = ()
 
     def for_model(self, model: str) -> Policy:
-        """This policy with the overlays whose pattern matches the whole model name."""
+        """This policy with the overlays whose pattern matches the whole model name.
+
+        A partition's and a node's own words come after the model's: ``raw`` is the policy
+        without any overlay, ``later`` the partition's and node's, already part of self.
+        """
         patches = [patch for pattern, patch in self.by_model if matches(pattern, model)]
         if not patches:
             return self
         raw: Any = self.raw
-        for patch in patches:
+        for patch in (*patches, *self.later):
             raw = merge(raw, patch)
-        return build(raw, self.hash, ())
+        return build(raw, self.hash)
 
 
 def matches(pattern: str, name: str) -> bool:
@@ -209,8 +223,15 @@ def merge(base: Any, patch: Any) -> Any:
     return patch
 
 
+def _any_matches(patterns: str, name: str) -> bool:
+    """Does one of several patterns, joined by commas, match? Plain names are compared without a pattern's cost."""
+    return any(p == name or (("*" in p or "?" in p or "[" in p) and matches(p, name)) for p in patterns.split(","))
+
+
 def _level(raw: Mapping[str, Any]) -> Level:
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    if "unless" in values:
+        values["unless"] = tuple((str(field), tuple(known)) for field, known in values["unless"])
     return Level(**values)
 
 
@@ -219,13 +240,13 @@ def _rule(name: str, raw: Mapping[str, Any]) -> Rule:
     fields["fields"] = tuple(raw.get("fields", ()))
     fields["warn"] = tuple(_level(x) for x in raw.get("warn", ()))
     fields["fail"] = tuple(_level(x) for x in raw.get("fail", ()))
-    text = raw.get("text", ("", ""))
-    fields["text"] = (str(text[0]), str(text[1]))
+    text = raw.get("text", {})
+    fields["text"] = (str(text.get("warn", "")), str(text.get("fail", "")))
     return Rule(name=name, **fields)
 
 
-def build(raw: Mapping[str, Any], policy_hash: str, by_model: tuple[tuple[str, Mapping[str, Any]], ...]) -> Policy:
-    """A Policy from the normalised form (see policy/compile.py). TypeError when it is not that."""
+def build(raw: Mapping[str, Any], policy_hash: str) -> Policy:
+    """A Policy from the normalised form (see policy/compile.py). KeyError, TypeError, ValueError when it is not that."""
     return Policy(
         hash=policy_hash,
         mode=raw["mode"],
@@ -239,8 +260,6 @@ def build(raw: Mapping[str, Any], policy_hash: str, by_model: tuple[tuple[str, M
         budgets=Budgets(**raw["budgets"]),
         record=Record(**raw["record"]),
         reread_wait_s=raw["reread_wait_s"],
-        by_model=by_model,
-        raw=raw,
     )
 
 
@@ -249,11 +268,18 @@ def resolve(compiled: Mapping[str, Any], node: str = "", partition: str = "") ->
 
     ``compiled`` = {"schema": 1, "version": …, "hash": …, "base": {...normalised...},
     "models": [[pattern, patch], …], "partitions": […], "nodes": […]}; later patches win,
-    partition before node. Raises KeyError or TypeError when it is not such a document.
+    partition before node. The patterns of partitions and nodes may be several, joined by
+    commas. Raises KeyError, TypeError, ValueError or AttributeError when it is not such a document.
     """
-    raw: Any = compiled["base"]
-    for section, name in (("partitions", partition), ("nodes", node)):
-        for pattern, patch in compiled[section]:
-            if name and matches(pattern, name):
-                raw = merge(raw, patch)
-    return build(raw, compiled["hash"], tuple((p, patch) for p, patch in compiled["models"]))
+    base = compiled["base"]
+    later = tuple(
+        patch
+        for section, name in (("partitions", partition), ("nodes", node))
+        for patterns, patch in compiled[section]
+        if name and _any_matches(patterns, name)
+    )
+    raw: Any = base
+    for patch in later:
+        raw = merge(raw, patch)
+    models = tuple((pattern, patch) for pattern, patch in compiled["models"])
+    return build(raw, compiled["hash"])._replace(by_model=models, raw=base, later=later)

@@ -1,0 +1,112 @@
+"""`nvhc check`: look at this node now (or at captures), judge, do nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from typing import Any, Final
+
+from slurm_nvhc import pipeline
+from slurm_nvhc.cli import common, show
+from slurm_nvhc.compare import noteworthy
+from slurm_nvhc.errors import InputError
+from slurm_nvhc.judge import HEALTH_CHECK
+from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.snapshot import Snapshot, from_json, to_json
+
+MAX_CAPTURE_BYTES: Final = 64 * 1024 * 1024
+
+
+def read_capture(path: str) -> Snapshot:
+    """A snapshot from a file that `nvhc capture` wrote. InputError for anything else."""
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(MAX_CAPTURE_BYTES + 1)
+    except OSError as exc:
+        raise InputError(path, "", f"can not be read: {exc.strerror or exc}") from exc
+    if len(raw) > MAX_CAPTURE_BYTES:
+        raise InputError(path, "", "is too large for a capture", f"at most {MAX_CAPTURE_BYTES >> 20} MiB")
+    try:
+        value = json.loads(raw.decode("utf-8"))
+    except (ValueError, RecursionError) as exc:
+        place = f"line {exc.lineno}" if isinstance(exc, json.JSONDecodeError) else ""
+        raise InputError(path, place, "is not JSON", "a capture is what `nvhc capture` writes") from exc
+    return from_json(value, path)
+
+
+def check(args: argparse.Namespace) -> int:
+    context = _context(args)
+    try:
+        if args.since or args.now:
+            before = read_capture(args.since) if args.since else None
+            now = read_capture(args.now) if args.now else pipeline.read_now(context)
+            seen = pipeline.judge_snapshots(context, before, now)
+        else:
+            seen = pipeline.observe(context)
+    finally:
+        context.book.close()
+    judgement = seen.judgement
+    if args.json:
+        common.say_json(_as_json(context, seen))
+        return common.exit_code(judgement.decision.verdict)
+    out = common.console()
+    gpus = seen.snapshot.gpus
+    engine = f"{seen.snapshot.source} {seen.snapshot.engine}".strip()
+    count = "GPUs unknown" if gpus is None else f"{len(gpus)} GPUs"
+    out.print(f"{context.node}: {count}, engine {engine or '?'}, driver {seen.snapshot.driver or '?'}, policy {context.policy.hash}")
+    if seen.before is not None:
+        show.changes(out, seen.changes, [g.identity for g in (gpus or {}).values()])
+    if args.verbose:
+        for finding in judgement.findings:
+            show.evidence(out, finding)
+    else:
+        show.findings(out, "", judgement.findings)
+    would = ", ".join(dict.fromkeys(p.action for p in judgement.decision.proposals)) or "nothing"
+    out.print(common.verdict_text(judgement.decision.verdict), f" a health check would do: {would}", sep="")
+    return common.exit_code(judgement.decision.verdict)
+
+
+def capture(args: argparse.Namespace) -> int:
+    context = _context(args)
+    try:
+        snapshot = pipeline.read_now(context)
+    finally:
+        context.book.close()
+    text = json.dumps(to_json(snapshot), indent=1, ensure_ascii=True) + "\n"
+    if args.output == "-":
+        print(text, end="")
+    else:
+        try:
+            with open(args.output, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as exc:
+            raise InputError(args.output, "", f"can not be written: {exc.strerror or exc}") from exc
+    for trouble in snapshot.troubles:
+        common.die(InputError(trouble.code, trouble.part, trouble.detail), common.TROUBLE)
+    return common.TROUBLE if snapshot.gpus is None else common.OK
+
+
+def _context(args: argparse.Namespace) -> pipeline.Context:
+    environment = {"SLURMD_NODENAME": common.node(args)}
+    if os.environ.get("SLURM_CONF"):
+        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    started = time.monotonic()
+    return pipeline.prepare(HEALTH_CHECK, common.site(args), environment, started, "node")._replace(keep=False)
+
+
+def _as_json(context: pipeline.Context, seen: pipeline.Observation) -> dict[str, Any]:
+    judgement = seen.judgement
+    return {
+        "schema": 1,
+        "node": context.node,
+        "verdict": judgement.decision.verdict,
+        "policy": context.policy.hash,
+        "mode": context.policy.mode,
+        "gpus": dict(judgement.gpu_verdicts),
+        "findings": [fd.to_json(f) for f in judgement.findings],
+        "changes": [c._asdict() for c in seen.changes if noteworthy(c)],
+        "decision": pipeline.decision_to_json(judgement.decision),
+        "snapshot": to_json(seen.snapshot),
+    }

@@ -1,0 +1,124 @@
+"""What the commands share: exit codes, where things are, output as text or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any, Final, Iterable, Optional, Sequence
+
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from slurm_nvhc.errors import InputError
+from slurm_nvhc.model import finding as fd
+from slurm_nvhc.pipeline import Site
+from slurm_nvhc.record.ledger import Ledger
+
+OK: Final = 0
+FOUND: Final = 1  # a finding, or an expectation that was missed
+BAD_INPUT: Final = 2
+TROUBLE: Final = 3  # unknown, or trouble of our own
+
+LEDGER_WAIT_S: Final = 5.0
+PLAIN_WIDTH: Final = 160  # columns when the output is no terminal
+
+STYLES: Final = {fd.OK: "green", fd.WARN: "yellow", fd.FAIL: "bold red", fd.UNKNOWN: "magenta"}
+
+
+def exit_code(verdict: str) -> int:
+    return {fd.OK: OK, fd.UNKNOWN: TROUBLE}.get(verdict, FOUND)
+
+
+def console() -> Console:
+    terminal = sys.stdout.isatty()
+    # No markup: reasons and names hold brackets of their own.
+    return Console(highlight=False, markup=False, soft_wrap=not terminal, no_color=not terminal, width=None if terminal else PLAIN_WIDTH)
+
+
+def say_json(value: Any) -> None:
+    json.dump(value, sys.stdout, indent=2, default=str, ensure_ascii=True)
+    sys.stdout.write("\n")
+
+
+def verdict_text(verdict: str) -> Text:
+    return Text(verdict.upper() if verdict == fd.FAIL else verdict, style=STYLES.get(verdict, ""))
+
+
+def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    out = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False, title_style="bold")
+    for column in columns:
+        out.add_column(column, overflow="fold")
+    for row in rows:
+        out.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    return out
+
+
+def add_site_options(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("where things are")
+    group.add_argument("--config", default="/etc/nvhc/policy.yaml", metavar="FILE", help="policy file (%(default)s)")
+    group.add_argument("--state", default="/var/lib/nvhc", metavar="DIR", help="state directory (%(default)s)")
+    group.add_argument("--run", default="/run/nvhc", metavar="DIR", help="run directory (%(default)s)")
+    group.add_argument("--slurm-conf", default="", metavar="FILE", help="slurm.conf (default: SLURM_CONF, else the policy's)")
+    group.add_argument("--node", default="", help="node name in Slurm (default: SLURMD_NODENAME, else the host name)")
+
+
+def add_json_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def site(args: argparse.Namespace) -> Site:
+    return Site(*(os.path.abspath(p) for p in (args.config, args.state, args.run)), slurm_conf=args.slurm_conf)
+
+
+def node(args: argparse.Namespace) -> str:
+    name = args.node or os.environ.get("SLURMD_NODENAME", "") or os.uname().nodename.partition(".")[0]
+    if "/" in name or name in ("", ".", ".."):
+        raise InputError("--node", "", f"{name!r} is not a node name")
+    return str(name)
+
+
+def open_ledger(args: argparse.Namespace) -> Ledger:
+    """The node's ledger, for reading. InputError when this node has none, MonitorError when it can not be used."""
+    directory = os.path.join(os.path.abspath(args.state), node(args))
+    if not os.path.isdir(directory):
+        known = _nodes(args.state)
+        hint = f"ledgers here: {', '.join(known)}" if known else "has a hook run on this node?"
+        raise InputError(directory, "", "there is no ledger for this node", hint)
+    return Ledger.open(directory, LEDGER_WAIT_S)
+
+
+def _nodes(state: str) -> list[str]:
+    try:
+        return sorted(e.name for e in os.scandir(state) if e.is_dir())[:8]
+    except OSError:
+        return []
+
+
+def gpu_name(facts: Any) -> str:
+    """'gpu3' by NVML index, or 'gpu?'."""
+    index = facts.get("nvml_index") if facts else None
+    return f"gpu{index}" if index is not None else "gpu?"
+
+
+def plain(value: Any) -> str:
+    """A reading for people; no data as what it is."""
+    if value is None:
+        return "-"
+    if isinstance(value, dict) and "no" in value:
+        return f"no data ({value['no']})"
+    if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str):
+        return f"no data ({value[0]})"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def die(problem: Exception, code: int) -> int:
+    sys.stderr.write(f"nvhc: {problem}\n")
+    return code
+
+
+def optional_int(value: Any) -> Optional[int]:
+    return value if isinstance(value, int) else None

@@ -1,0 +1,99 @@
+"""`nvhc explain JOB|GPU|NODE`: what happened, by which numbers and which rule, and what was done."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from typing import Final, Optional, Sequence
+
+from rich.console import Console
+
+from slurm_nvhc.cli import common, show
+from slurm_nvhc.cli.status import run_json
+from slurm_nvhc.errors import InputError
+from slurm_nvhc.model import entity
+from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.snapshot import GpuIdentity
+from slurm_nvhc.model.times import duration, iso
+from slurm_nvhc.record.ledger import Ledger
+from slurm_nvhc.record.run import Run
+
+MOST_RUNS: Final = 50
+_INDEX = re.compile(r"^(?:gpu|g)(\d+)$")
+
+
+def explain(args: argparse.Namespace) -> int:
+    what = args.what.strip()
+    with common.open_ledger(args) as ledger:
+        gpus = ledger.known_gpus()
+        identity = find_gpu(what, gpus)
+        if identity is not None:
+            runs = ledger.runs_of_gpu(identity.uuid, MOST_RUNS)
+            return _show(args, f"{common.gpu_name(identity._asdict())} {identity.uuid}", runs, gpus, only=identity.uuid)
+        if what.isdigit():
+            runs = ledger.runs_of_job(what)
+            if not runs:
+                raise InputError(what, "", "no run of this job is in this node's ledger", _recent_jobs(ledger))
+            return _show(args, f"job {what}", runs, gpus)
+        if what in ("node", common.node(args)):
+            return _show(args, f"node {common.node(args)}", [r for r in ledger.recent_runs(MOST_RUNS) if r.verdict != fd.OK], gpus)
+    known = ", ".join(common.gpu_name(g._asdict()) for g in gpus)
+    raise InputError(what, "", "is neither a job id, nor a GPU of this node, nor its name", f"GPUs: {known}" if known else "")
+
+
+def find_gpu(what: str, gpus: Sequence[GpuIdentity]) -> Optional[GpuIdentity]:
+    """The GPU that 'gpu3', 'g3', a UUID or its beginning, or a PCI address names. InputError when several fit."""
+    index = _INDEX.match(what.lower())
+    if index:
+        fit = [g for g in gpus if g.nvml_index == int(index.group(1))]
+    elif what.upper().startswith("GPU-"):
+        fit = [g for g in gpus if g.uuid.lower().startswith(what.lower())]
+    else:
+        address = entity.pci(what)
+        fit = [g for g in gpus if address and g.pci == address]
+    if len(fit) > 1:
+        raise InputError(what, "", "several GPUs fit", ", ".join(g.uuid for g in fit))
+    return fit[0] if fit else None
+
+
+def _recent_jobs(ledger: Ledger) -> str:
+    jobs = list(dict.fromkeys(r.job_id for r in ledger.recent_runs(MOST_RUNS) if r.job_id))
+    return f"recent jobs: {', '.join(jobs[:8])}" if jobs else "no job ran here yet"
+
+
+def _show(args: argparse.Namespace, title: str, runs: Sequence[Run], gpus: Sequence[GpuIdentity], only: str = "") -> int:
+    verdict = fd.worst(f.verdict for r in runs for f in _of(r, only)) if only else fd.worst(r.verdict for r in runs)
+    if args.json:
+        common.say_json({"schema": 1, "what": title, "verdict": verdict, "runs": [run_json(r) for r in runs]})
+        return common.exit_code(verdict)
+    out = common.console()
+    out.print(title, style="bold")
+    for run in sorted(runs, key=lambda r: r.ended_ns):
+        _one(out, run, gpus, only)
+    if not runs:
+        out.print("nothing but clean runs is known")
+    return common.exit_code(verdict)
+
+
+def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str) -> None:
+    who = " ".join(x for x in (f"job {run.job_id}" if run.job_id else "", f"user {run.user}" if run.user else "") if x)
+    length = (run.ended_ns - run.started_ns) / 1e9
+    window = f", window {duration(length)}" if length > 0 else ""
+    out.print(common.verdict_text(run.verdict), f"  {iso(run.ended_ns)}  {run.hook}  {who}{window}", sep="")
+    findings = _of(run, only)
+    for finding in findings:
+        show.evidence(out, finding)
+    changes = [c for c in run.changes if not only or entity.gpu_of(c.entity) == only]
+    if changes and run.hook == "epilog":
+        show.changes(out, changes, gpus)
+    reason = run.outcome.get("reason")
+    if reason:
+        out.print(f"    reason    {reason}")
+    if findings or run.verdict != fd.OK:
+        out.print(f"    did       {show.did(run.outcome)}")
+        for trouble in run.outcome.get("troubles", ()):
+            out.print(f"    trouble   {trouble.get('code')}: {trouble.get('detail')}")
+
+
+def _of(run: Run, only: str) -> list[fd.Finding]:
+    return [f for f in run.findings if not only or entity.gpu_of(f.entity) == only]

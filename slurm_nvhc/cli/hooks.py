@@ -1,0 +1,51 @@
+"""`nvhc hooks install|remove`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from slurm_nvhc.cli import common
+from slurm_nvhc.hooks import install as setup
+from slurm_nvhc.policy import source
+
+
+def options(args: argparse.Namespace) -> setup.Options:
+    where, name = common.site(args), common.node(args)
+    policy = source.load(where.config, f"{where.state}/{name}", name, "").policy
+    narrowing = policy.narrow.enabled or source.narrows_anywhere(where.config)
+    return setup.Options(
+        libdir=os.path.abspath(args.libdir),
+        config=where.config,
+        state=where.state,
+        run=where.run,
+        slurm_conf=where.slurm_conf or os.environ.get("SLURM_CONF", ""),
+        kill_switch=os.path.abspath(args.kill_switch),
+        budgets=policy.budgets,
+        narrowing=narrowing,
+        dry_run=args.dry_run,
+        purge=getattr(args, "purge", False),
+    )
+
+
+def install(args: argparse.Namespace) -> int:
+    return _tell(args, setup.install(options(args)))
+
+
+def remove(args: argparse.Namespace) -> int:
+    return _tell(args, setup.remove(options(args)))
+
+
+def _tell(args: argparse.Namespace, report: setup.Report) -> int:
+    if args.json:
+        common.say_json({"schema": 1, "done": report.done, "lines": [line._asdict() for line in report.lines], "warnings": report.warnings})
+        return common.FOUND if report.warnings else common.OK
+    for line in report.done:
+        print(line)
+    if report.lines:
+        print("\nlines for slurm.conf, then `scontrol reconfigure`:\n")
+        for entry in report.lines:
+            print(entry)
+    for warning in report.warnings:
+        print(f"warning: {warning}")
+    return common.FOUND if report.warnings else common.OK

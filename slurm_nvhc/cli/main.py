@@ -1,0 +1,128 @@
+"""The `nvhc` command line: arguments in, one of the commands, an exit code out.
+
+Exit codes: 0 ok; 1 a finding, a warning or a missed expectation; 2 bad input;
+3 unknown, or trouble of our own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from typing import Callable, Optional, Sequence
+
+from slurm_nvhc import __version__
+from slurm_nvhc.cli import common
+from slurm_nvhc.errors import MonitorError, NvhcError
+
+EPILOG_TEXT = """\
+exit codes: 0 ok, 1 finding or missed expectation, 2 bad input, 3 unknown or trouble of our own
+
+to begin:
+  nvhc demo                 see the whole thing on a simulated node
+  nvhc check                look at this node now; nothing is done
+  nvhc hooks install        write the launchers and print the slurm.conf lines
+  nvhc explain 8812         what happened to a job's GPUs, and why
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    root = argparse.ArgumentParser(
+        prog="nvhc",
+        description="Health checks around every Slurm job on NVIDIA GPU nodes.",
+        epilog=EPILOG_TEXT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    root.add_argument("--version", action="version", version=f"nvhc {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    def command(
+        parent: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, run: str, text: str, more: str = "", site: bool = True
+    ) -> argparse.ArgumentParser:
+        sub = parent.add_parser(
+            name, help=text, description=f"{text}\n\n{more}".strip(), formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        )
+        sub.set_defaults(call=run)
+        common.add_json_option(sub)
+        if site:
+            common.add_site_options(sub)
+        return sub
+
+    demo = command(commands, "demo", "demo:demo", "the main job on a simulated node: no root, no Slurm, no GPU needed", site=False)
+    demo.add_argument("--keep", metavar="DIR", default="", help="keep policy, ledger and launchers of the demo in DIR to look at")
+
+    check = command(
+        commands, "check", "check:check", "read this node now, judge it, do nothing",
+        "With --since, also what changed since a capture. With --now, judge a capture instead of this node.",
+    )  # fmt: skip
+    check.add_argument("--since", metavar="CAPTURE", default="", help="compare with this capture")
+    check.add_argument("--now", metavar="CAPTURE", default="", help="judge this capture instead of reading the node")
+    check.add_argument("-v", "--verbose", action="store_true", help="all evidence of each finding")
+
+    command(commands, "status", "status:status", "what this node knows about itself: last runs, drains, exclusions")
+
+    explain = command(
+        commands, "explain", "explain:explain", "what happened, by which numbers and rule, and what was done",
+        "JOB is a job id; GPU is gpu3, a UUID or its beginning, or a PCI address; NODE is the node's name.",
+    )  # fmt: skip
+    explain.add_argument("what", metavar="JOB|GPU|NODE")
+
+    capture = command(commands, "capture", "check:capture", "write all readings of this node to a file, to compare or to send")
+    capture.add_argument("-o", "--output", default="-", metavar="FILE", help="where to (default: standard output)")
+
+    replay = command(
+        commands, "replay", "replay:replay", "run a scenario file through the real hooks; exit 0 only if its expectation holds",
+        "A scenario describes a node, its faults and what should come of them: docs/scenarios.md.", site=False,
+    )  # fmt: skip
+    replay.add_argument("file", metavar="FILE", nargs="+", help="scenario file")
+
+    gpu = commands.add_parser("gpu", help="GPUs that jobs do not get to see").add_subparsers(metavar="COMMAND", required=True)
+    command(gpu, "list", "gpu:show", "list excluded GPUs")
+    release = command(gpu, "release", "gpu:release", "give an excluded GPU back to jobs")
+    release.add_argument("gpu", metavar="GPU", help="gpu3, a UUID or its beginning, or a PCI address")
+
+    policy = commands.add_parser("policy", help="check a policy, show the one in force").add_subparsers(metavar="COMMAND", required=True)
+    policy_check = command(policy, "check", "policy:check", "say what is wrong with a policy file, by line and key")
+    policy_check.add_argument("file", nargs="?", default="", metavar="FILE", help="policy file (default: --config)")
+    policy_show = command(policy, "show", "policy:show", "print the policy in force, overlays applied")
+    policy_show.add_argument("--partition", default="", help="as for a job of this partition")
+    policy_show.add_argument("--model", default="", help="as for GPUs of this model")
+    policy_show.add_argument("--schema", action="store_true", help="print the JSON Schema of policy files instead")
+
+    hooks = commands.add_parser("hooks", help="put the hooks on this node, or take them away").add_subparsers(metavar="COMMAND", required=True)
+    for name, text in (
+        ("install", "write the launchers that slurmd runs, and print the slurm.conf lines"),
+        ("remove", "take the launchers away; a harmless stub stays while slurm.conf names one"),
+    ):
+        sub = command(hooks, name, f"hooks:{name}", text)
+        sub.add_argument("--libdir", default="/usr/libexec/nvhc", metavar="DIR", help="where the launchers go (%(default)s)")
+        sub.add_argument("--kill-switch", default="/etc/nvhc/disabled", metavar="FILE", help="a file that switches all hooks off while it exists")
+        sub.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
+        if name == "remove":
+            sub.add_argument("--purge", action="store_true", help="delete ledger and run directory too")
+    return root
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    args = parser().parse_args(argv)
+    module, _, function = str(args.call).partition(":")
+    call: Callable[[argparse.Namespace], int] = getattr(importlib.import_module(f"slurm_nvhc.cli.{module}"), function)
+    try:
+        code = call(args)
+        sys.stdout.flush()
+        return code
+    except MonitorError as exc:
+        return common.die(exc, common.TROUBLE)
+    except NvhcError as exc:
+        return common.die(exc, common.BAD_INPUT)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
+        return common.OK
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

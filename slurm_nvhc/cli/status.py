@@ -1,0 +1,86 @@
+"""`nvhc status`: what this node knows about itself, from the ledger. Reads nothing else, asks nobody."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from slurm_nvhc.cli import common, show
+from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG
+from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.times import iso
+from slurm_nvhc.policy import source
+from slurm_nvhc.record.ledger import Ledger
+from slurm_nvhc.record.run import Run
+
+
+def status(args: argparse.Namespace) -> int:
+    name, where = common.node(args), common.site(args)
+    loaded = source.load(where.config, f"{where.state}/{name}", name, "")
+    with common.open_ledger(args) as ledger:
+        facts = _facts(ledger)
+    latest = [run for run in facts["runs"].values() if run is not None]
+    verdict = fd.worst(run.verdict for run in latest)
+    if args.json:
+        common.say_json(_as_json(name, loaded.policy.hash, loaded.policy.mode, verdict, facts, [t.detail for t in loaded.troubles]))
+        return common.exit_code(verdict)
+    out = common.console()
+    out.print(f"{name}: policy {loaded.policy.hash}, mode {loaded.policy.mode}")
+    for trouble in loaded.troubles:
+        out.print(f"  policy: {trouble.detail}")
+    rows = [
+        (hook, iso(run.ended_ns), f"job {run.job_id}" if run.job_id else "-", common.verdict_text(run.verdict), show.did(run.outcome))
+        for hook, run in facts["runs"].items()
+        if run is not None
+    ]
+    out.print(common.table("last run of each hook", ("hook", "when", "job", "verdict", "did"), rows))
+    own = facts["own_drain"]
+    if own is not None:
+        out.print(f"our drain since {iso(own.set_ns)}: {own.reason}")
+    for intent in facts["intents"]:
+        out.print(f"not done yet since {iso(intent.since_ns)} ({intent.tries} tries): {intent.kind} {intent.reason}")
+    excluded = {e.uuid: e for e in facts["exclusions"]}
+    gpus = [
+        (common.gpu_name(g._asdict()), g.uuid, g.pci, g.model, f"excluded: {excluded[g.uuid].code}" if g.uuid in excluded else "")
+        for g in facts["gpus"]
+    ]
+    out.print(common.table("GPUs", ("gpu", "uuid", "pci", "model", ""), gpus))
+    for run in latest:
+        show.findings(out, f"findings of the last {run.hook}", [f for f in run.findings if f.verdict != fd.OK])
+    return common.exit_code(verdict)
+
+
+def _facts(ledger: Ledger) -> dict[str, Any]:
+    return {
+        "runs": {hook: ledger.last_run(hook) for hook in (PROLOG, EPILOG, HEALTH_CHECK)},
+        "own_drain": ledger.own_drain(),
+        "intents": ledger.intents(),
+        "exclusions": ledger.exclusions(),
+        "gpus": sorted(ledger.known_gpus(), key=lambda g: g.pci),
+    }
+
+
+def _as_json(name: str, policy: str, mode: str, verdict: str, facts: dict[str, Any], troubles: list[str]) -> dict[str, Any]:
+    own = facts["own_drain"]
+    return {
+        "schema": 1,
+        "node": name,
+        "policy": policy,
+        "mode": mode,
+        "policy_troubles": troubles,
+        "verdict": verdict,
+        "runs": {hook: run_json(run) if run is not None else None for hook, run in facts["runs"].items()},
+        "own_drain": own._asdict() if own is not None else None,
+        "intents": [i._asdict() for i in facts["intents"]],
+        "exclusions": [e._asdict() for e in facts["exclusions"]],
+        "gpus": [g._asdict() for g in facts["gpus"]],
+    }
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """A run as JSON, without its snapshot."""
+    out = run._asdict()
+    out.pop("snapshot")
+    out["findings"] = [fd.to_json(f) for f in run.findings]
+    out["changes"] = [c._asdict() for c in run.changes]
+    return out

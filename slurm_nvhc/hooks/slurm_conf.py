@@ -1,0 +1,194 @@
+"""What slurm.conf says about hooks, and what would go wrong with it. Used by install and remove only.
+
+Facts behind the warnings (observed on 22.05 and 24.11): of several Prolog lines 22.05
+silently runs the last one, 24.11 runs all in file order; a comma list is taken as one path
+and fails every job; a glob runs in reverse alphabetical order and stops at the first
+failure; a hook that outlasts PrologEpilogTimeout drains the node; a missing hook file
+drains every node.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import os
+import re
+from typing import Final, Mapping, NamedTuple, Optional, Sequence
+
+from slurm_nvhc.slurm import conf
+
+Settings = Mapping[str, tuple[str, ...]]  # key in lower case -> its values in file order
+
+WELL_KNOWN: Final = (
+    "/etc/slurm/slurm.conf",
+    "/etc/slurm-llnl/slurm.conf",
+    "/run/slurm/conf/slurm.conf",  # configless
+    "/opt/slurm/etc/slurm.conf",
+    "/usr/local/etc/slurm.conf",
+)
+HOOK_KEYS: Final = ("prolog", "epilog", "healthcheckprogram", "taskprolog")
+MESSAGE_TIMEOUT_S: Final = 10  # Slurm's default; a prolog is expected to end within it
+HEALTH_CHECK_LIMIT_S: Final = 60  # slurmd kills a health check after this
+_TABLES: Final = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")  # lines about nodes, not settings
+_SHOWN = re.compile(r"(\w+)(?:\[\d+\])?\s*=\s*(\S+)")  # 24.11 shows several hooks as Prolog[0], Prolog[1]
+_INCLUDE_DEPTH: Final = 5
+
+
+class Hooks(NamedTuple):
+    """Paths of our launchers and the seconds after which each is ended for certain."""
+
+    prolog: str
+    epilog: str
+    health_check: str
+    task_prolog: str
+    prolog_s: int
+    epilog_s: int
+    health_check_s: int
+
+
+class Line(NamedTuple):
+    """One line for slurm.conf. present: it, or something that does the same, is there already."""
+
+    text: str
+    why: str
+    present: bool = False
+
+
+def read(path: str) -> Optional[Settings]:
+    """The settings of a slurm.conf and what it includes; None when it can not be read."""
+    settings: dict[str, list[str]] = {}
+    if not _read_into(path, settings, os.path.dirname(path), _INCLUDE_DEPTH):
+        return None
+    return {key: tuple(values) for key, values in settings.items()}
+
+
+def _read_into(path: str, settings: dict[str, list[str]], folder: str, depth: int) -> bool:
+    try:
+        text = conf.read(path)
+    except OSError:
+        return False
+    for line in conf.lines(text):
+        included = conf.include(line).strip('"')
+        if included:
+            if depth > 0:
+                _read_into(os.path.join(folder, included), settings, folder, depth - 1)
+            continue
+        if line.lower().startswith(_TABLES):
+            continue
+        for key, value in conf.pairs(line).items():
+            settings.setdefault(key, []).append(value)
+    return True
+
+
+def parse_running(text: str) -> Settings:
+    """`scontrol show config` as settings. "(null)" is an absent setting."""
+    settings: dict[str, list[str]] = {}
+    for line in text.splitlines():
+        found = _SHOWN.match(line.strip())
+        if found and found.group(2) != "(null)":
+            settings.setdefault(found.group(1).lower(), []).append(found.group(2))
+    return {key: tuple(values) for key, values in settings.items()}
+
+
+def names(settings: Settings, path: str) -> bool:
+    """True when a hook setting runs ``path``: directly, through a glob, or through a link in a globbed directory."""
+    real = os.path.realpath(path)
+    for key in HOOK_KEYS:
+        for value in settings.get(key, ()):
+            if value == path or fnmatch.fnmatchcase(path, value):
+                return True
+            if any(os.path.realpath(found) == real for found in glob.glob(value)):
+                return True
+    return False
+
+
+def lines(hooks: Hooks, settings: Settings, narrowing: bool) -> tuple[Line, ...]:
+    """What slurm.conf needs on every node and on the controller, and why."""
+    flags = [flag for value in settings.get("prologflags", ()) for flag in value.split(",") if flag]
+    has_alloc = any(flag.lower() in ("alloc", "contain", "x11") for flag in flags)
+    out = [
+        Line(f"Prolog={hooks.prolog}", "records the counters when a job starts", names_as(settings, "prolog", hooks.prolog)),
+        Line(f"Epilog={hooks.epilog}", "judges what changed when the job has ended", names_as(settings, "epilog", hooks.epilog)),
+        Line(
+            f"PrologFlags={','.join([*flags, 'Alloc'])}",
+            "without it the prolog does not run for salloc or on a node without a step, and such a job has no baseline",
+            has_alloc,
+        ),
+        Line(
+            f"HealthCheckProgram={hooks.health_check}",
+            "watches the node between jobs and completes what slurmctld could not be told",
+            names_as(settings, "healthcheckprogram", hooks.health_check),
+        ),
+        Line("HealthCheckInterval=300", "0, the default, never runs it", _positive(settings, "healthcheckinterval")),
+        Line("HealthCheckNodeState=ANY", "busy and drained nodes too", "healthchecknodestate" in settings),
+    ]
+    if narrowing:
+        out.append(
+            Line(
+                f"TaskProlog={hooks.task_prolog}",
+                "takes a narrowed GPU out of the job's CUDA_VISIBLE_DEVICES",
+                names_as(settings, "taskprolog", hooks.task_prolog),
+            )
+        )
+    return tuple(out)
+
+
+def names_as(settings: Settings, key: str, path: str) -> bool:
+    return names({key: settings.get(key, ())}, path)
+
+
+def warnings(hooks: Hooks, settings: Settings) -> tuple[str, ...]:
+    """What in this slurm.conf would break our hooks or be broken by them, one sentence each."""
+    out: list[str] = []
+    for key, label, path in (("prolog", "Prolog", hooks.prolog), ("epilog", "Epilog", hooks.epilog)):
+        out += _list_warnings(label, path, settings.get(key, ()))
+    checks = settings.get("healthcheckprogram", ())
+    if checks and not names_as(settings, "healthcheckprogram", hooks.health_check):
+        out.append(f"HealthCheckProgram is {checks[-1]}, and Slurm runs only one: call {hooks.health_check} from it")
+    longest = max(hooks.prolog_s, hooks.epilog_s)
+    limit = _seconds(settings, "prologepilogtimeout")
+    if limit is not None and limit <= longest:
+        out.append(f"PrologEpilogTimeout={limit} is not above our {longest} s, and a hook that Slurm ends drains the node: raise it")
+    message = _seconds(settings, "messagetimeout")
+    message = MESSAGE_TIMEOUT_S if message is None else message
+    if hooks.prolog_s > message:
+        advice = "raise that, or lower budgets.prolog"
+        out.append(f"the prolog may take {hooks.prolog_s} s, and Slurm expects it within MessageTimeout={message}: {advice}")
+    if hooks.health_check_s >= HEALTH_CHECK_LIMIT_S:
+        advice = "lower budgets.health_check"
+        out.append(f"the health check may take {hooks.health_check_s} s, and slurmd ends it after {HEALTH_CHECK_LIMIT_S} s: {advice}")
+    flags = ",".join(settings.get("prologflags", ())).lower().split(",")
+    if "runinjob" in flags:
+        out.append("PrologFlags has RunInJob: under ConstrainDevices the prolog then sees only the job's GPUs")
+    return tuple(out)
+
+
+def _list_warnings(label: str, path: str, values: Sequence[str]) -> list[str]:
+    out = []
+    others = [value for value in values if value != path]
+    if len(values) > 1:
+        what_runs = "Slurm 22.05 runs only the last, 24.11 all in file order"
+        out.append(f"slurm.conf has {len(values)} {label} lines: {what_runs}; use one line with a glob")
+    elif others and not names({label.lower(): tuple(others)}, path):
+        where = "link our launcher into that directory" if _is_glob(others[0]) else "use a directory: move both there and give a glob"
+        out.append(f"{label} is already {others[0]}; a second line is not safe on every version: {where}")
+    for value in others:
+        if "," in value:
+            out.append(f"{label}={value} is a comma list: Slurm takes it as one path, and every job fails")
+        if _is_glob(value):
+            out.append(f"{label}={value} is a glob: Slurm runs it in reverse alphabetical order and stops at the first that fails")
+    return out
+
+
+def _is_glob(value: str) -> bool:
+    return any(c in value for c in "*?[")
+
+
+def _seconds(settings: Settings, key: str) -> Optional[int]:
+    values = settings.get(key, ())
+    return int(values[-1]) if values and values[-1].isdigit() else None
+
+
+def _positive(settings: Settings, key: str) -> bool:
+    seconds = _seconds(settings, key)
+    return seconds is not None and seconds > 0

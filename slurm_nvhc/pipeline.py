@@ -1,0 +1,431 @@
+"""The rooms in order: sense, compare, judge, act, record. The only place that knows all of them.
+
+One run reads the node, judges what it sees over the run's window, does what
+the policy asks for, and writes down what it saw, thought and did. Trouble on
+the way (ledger, policy, Slurm, engine) becomes a monitor finding; it never
+stops a protective step and never makes one.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, TypeVar
+
+from slurm_nvhc.act import narrow
+from slurm_nvhc.act.execute import Outcome, Tools, execute
+from slurm_nvhc.act.plan import PlanInput, Step, needs_node_state, plan, reason_findings
+from slurm_nvhc.act.reason import render
+from slurm_nvhc.compare import compare, noteworthy, window_seconds
+from slurm_nvhc.errors import MonitorError
+from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG, Input, Judgement, Window, accept, judge
+from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.finding import Decision, Proposal
+from slurm_nvhc.model.job import GpuMapping, Job
+from slurm_nvhc.model.node_state import NodeState
+from slurm_nvhc.model.protective import Exclusion
+from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot, Trouble
+from slurm_nvhc.model.times import duration
+from slurm_nvhc.policy import source
+from slurm_nvhc.policy.compiled import Policy
+from slurm_nvhc.proc import log
+from slurm_nvhc.proc.budget import Budget
+from slurm_nvhc.record.ledger import Ledger
+from slurm_nvhc.record.run import Run
+from slurm_nvhc.sense.client import read_snapshot
+from slurm_nvhc.slurm import conf as slurm_conf_files
+from slurm_nvhc.slurm import gres as gres_file
+from slurm_nvhc.slurm.environment import job_from_environment, node_name
+from slurm_nvhc.slurm.node import SlurmCommands, SlurmError
+
+T = TypeVar("T")
+
+LEDGER_SHARE: Final = 0.2  # of the budget is the longest that one wait for the ledger may take
+SECOND_LOOK_RESERVE_S: Final = 1.0  # a second reading must leave at least this much for judging
+
+
+class Site(NamedTuple):
+    """Where things are on this node; baked into the launchers by `nvhc hooks install`."""
+
+    config: str
+    state: str
+    run: str
+    slurm_conf: str = ""
+
+
+class Book:
+    """The ledger, or nothing: a call that fails gives its default and leaves a trouble."""
+
+    def __init__(self, directory: str, timeout_s: float) -> None:
+        self.troubles: list[Trouble] = []
+        self._ledger: Optional[Ledger] = None
+        try:
+            self._ledger = Ledger.open(directory, timeout_s)
+            if self._ledger.restored:
+                self._trouble(self._ledger.restored)
+        except MonitorError as exc:
+            self._trouble(str(exc))
+
+    def ask(self, call: Callable[[Ledger], T], default: T) -> T:
+        if self._ledger is None:
+            return default
+        try:
+            return call(self._ledger)
+        except MonitorError as exc:
+            self._trouble(str(exc))
+            return default
+
+    @property
+    def ledger(self) -> Optional[Ledger]:
+        return self._ledger
+
+    def close(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+
+    def _trouble(self, detail: str) -> None:
+        trouble = Trouble("MON-LEDGER", "ledger", detail)
+        if trouble not in self.troubles:
+            self.troubles.append(trouble)
+
+
+class Context(NamedTuple):
+    """What a run knows before it looks at the node.
+
+    troubles: those met so far
+    keep:     False for a look by hand: what judge would remember is thrown away
+    """
+
+    hook: str
+    site: Site
+    node: str
+    job: Optional[Job]
+    policy: Policy
+    budget: Budget
+    book: Book
+    slurm_conf: str
+    troubles: tuple[Trouble, ...]
+    keep: bool = True
+
+
+class Observation(NamedTuple):
+    """What a run saw and thought. ``baseline`` is the ledger's key of the job's start, None without one."""
+
+    snapshot: Snapshot
+    before: Optional[Snapshot]
+    baseline: Optional[int]
+    changes: tuple[Change, ...]
+    window: Window
+    mapping: GpuMapping
+    exclusions: Mapping[str, Exclusion]
+    judgement: Judgement
+
+
+class Result(NamedTuple):
+    """fail_hook: the hook is to fail on purpose, so that Slurm does not start the job here."""
+
+    context: Context
+    observation: Observation
+    steps: tuple[Step, ...]
+    outcome: Outcome
+    verdict: str
+    reason: str
+    node_state: Optional[NodeState]
+    late: tuple[Trouble, ...]
+
+    @property
+    def fail_hook(self) -> bool:
+        return self.outcome.fail_hook
+
+
+def run_hook(hook: str, site: Site, environment: Mapping[str, str], started: float, hostname: str, registering: bool = False) -> Result:
+    """One hook run, start to end. ``started`` is time.monotonic() of the first instruction."""
+    context = prepare(hook, site, environment, started, hostname, registering)
+    try:
+        observation = observe(context)
+        key = _keep_start(context, observation)
+        result = _act(context, observation)
+        _remember(result, key)
+        _log(result)
+        return result
+    finally:
+        context.book.close()
+
+
+def prepare(hook: str, site: Site, environment: Mapping[str, str], started: float, hostname: str, registering: bool = False) -> Context:
+    """Environment, policy, budget and ledger of a run. Never raises for what an administrator did wrong."""
+    node = node_name(environment, hostname)
+    state_dir = f"{site.state}/{node}"
+    job, troubles = (None, ()) if hook == HEALTH_CHECK else job_from_environment(environment)
+    loaded = source.load(site.config, state_dir, node, job.partition if job is not None else "")
+    policy = loaded.policy
+    budgets = {PROLOG: policy.budgets.prolog_s, EPILOG: policy.budgets.epilog_s, HEALTH_CHECK: policy.budgets.health_check_s}
+    seconds = policy.budgets.registration_s if registering else budgets[hook]
+    budget = Budget(max(0.0, seconds - (time.monotonic() - started)))
+    slurm_conf = environment.get("SLURM_CONF") or site.slurm_conf or policy.slurm.conf
+    book = Book(state_dir, seconds * LEDGER_SHARE)
+    return Context(hook, site, node, job, policy, budget, book, slurm_conf, (*troubles, *loaded.troubles))
+
+
+def observe(context: Context) -> Observation:
+    """Read the node and judge it; once more when a second look would confirm a fault."""
+    baseline, before = _window_start(context)
+    cursor = _cursor(context, before)
+    snapshot = _read(context, cursor)
+    observation = judge_snapshots(context, before, snapshot, baseline)
+    wait_s = context.policy.reread_wait_s
+    if observation.judgement.second_look and context.budget.sense_s() > wait_s + SECOND_LOOK_RESERVE_S:
+        again = _read(context, cursor, wait_s)
+        if again.gpus is not None or snapshot.gpus is None:
+            observation = judge_snapshots(context, before, again, baseline)
+    return observation
+
+
+def read_now(context: Context) -> Snapshot:
+    """A snapshot of the node within the run's budget, with the whole kernel log of this boot."""
+    return _read(context, "")
+
+
+def _read(context: Context, cursor: str, wait_s: float = 0.0) -> Snapshot:
+    deadline_s = min(context.policy.engine.timeout_s + wait_s, context.budget.sense_s())
+    return read_snapshot(context.node, context.policy.engine, deadline_s, kernel_cursor=cursor, wait_s=wait_s)
+
+
+def _window_start(context: Context) -> tuple[Optional[int], Optional[Snapshot]]:
+    """(baseline key, snapshot) at the start of the window: the job's prolog, or the last health check."""
+    book, job = context.book, context.job
+    if context.hook == EPILOG and job is not None:
+        job_id = job.job_id
+        found = book.ask(lambda led: led.baseline(job_id), None)
+        return found if found is not None else (None, None)
+    if context.hook == HEALTH_CHECK:
+        return None, book.ask(lambda led: led.last_seen(), None)
+    return None, None
+
+
+def _cursor(context: Context, before: Optional[Snapshot]) -> str:
+    """Where to read the kernel log from: the job's start in an epilog, else what this hook has not seen yet."""
+    if context.hook == EPILOG:
+        return before.kernel_cursor if before is not None else ""
+    return context.book.ask(lambda led: led.get(f"kernel_cursor:{context.hook}"), "")
+
+
+def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snapshot, baseline: Optional[int] = None) -> Observation:
+    """Judge ``snapshot`` and what changed since ``before``, with what the ledger knows of this node."""
+    book, job = context.book, context.job
+    known = book.ask(lambda led: led.known_gpus(), ())
+    exclusions = {e.uuid: e for e in book.ask(lambda led: led.exclusions(), ())}
+    gres, gres_trouble = _gres(context)
+    present = [g.identity for g in (snapshot.gpus or {}).values()]
+    mapping = gres_file.resolve(job.positions if job is not None else None, gres, present, known, context.policy.slurm.job_gpus)
+    window = _window(context, snapshot, baseline, before)
+    scope = None if job is None else frozenset(mapping.uuids)
+    changes = compare(before, snapshot, scope) if before is not None else ()
+    troubles = [*context.troubles, *book.troubles, *([gres_trouble] if gres_trouble is not None else [])]
+    if _not_applicable(snapshot, known, gres):
+        snapshot = snapshot._replace(troubles=())
+    inp = Input(
+        hook=context.hook,
+        snapshot=snapshot,
+        before=before,
+        changes=changes,
+        window=window,
+        policy=context.policy,
+        job=job,
+        mapping=mapping,
+        known=known,
+        exclusions=exclusions,
+        expected_gpus=len(gres.files) or None if gres is not None and not gres.problem else None,
+        troubles=tuple(troubles),
+    )
+
+    def fold(memory: Mapping[str, Any]) -> tuple[Judgement, Mapping[str, Any]]:
+        judgement = judge(inp, memory)
+        return judgement, judgement.memory if context.keep else memory
+
+    judgement = book.ask(lambda led: led.fold_memory(fold), None)
+    if judgement is None:
+        judgement = judge(inp._replace(troubles=tuple(dict.fromkeys([*troubles, *book.troubles]))), {})
+    return Observation(snapshot, before, baseline, changes, window, mapping, exclusions, judgement)
+
+
+def _gres(context: Context) -> tuple[Optional[gres_file.GresList], Optional[Trouble]]:
+    if not context.slurm_conf:
+        return None, None
+    gres, trouble = gres_file.read(context.slurm_conf, context.node)
+    needs_it = context.job is not None and bool(context.job.positions)
+    return gres, trouble if needs_it else None
+
+
+def _window(context: Context, snapshot: Snapshot, baseline: Optional[int], before: Optional[Snapshot]) -> Window:
+    seconds = window_seconds(before, snapshot) if before is not None else 0.0
+    start = before.wall_ns if before is not None else None
+    job_text = f"job {context.job.job_id}" if context.job is not None else ""
+    if context.hook == HEALTH_CHECK:
+        text = f"last {duration(seconds)}" if before is not None else ""
+        return Window("watch" if before is not None else "none", f"watch:{snapshot.wall_ns}", start, snapshot.wall_ns, seconds, text)
+    kind = "job" if context.hook == EPILOG and before is not None else "none"
+    return Window(kind, f"{job_text}:{baseline}", start, snapshot.wall_ns, seconds, job_text)
+
+
+def _not_applicable(snapshot: Snapshot, known: tuple[GpuIdentity, ...], gres: Optional[gres_file.GresList]) -> bool:
+    """A node without NVIDIA hardware and without the expectation of any: an absent engine is no trouble there."""
+    return snapshot.pci_gpus == () and not snapshot.gpus and not known and not (gres is not None and gres.files)
+
+
+def _keep_start(context: Context, observation: Observation) -> int:
+    """Keep what later runs compare with, before anything is done: acting may use up the time.
+
+    The ledger's key of the job's start, 0 for other hooks.
+    """
+    snapshot = observation.snapshot._replace(events=())
+    book, job, key = context.book, context.job, 0
+    if context.hook == PROLOG and job is not None and snapshot.gpus is not None:
+        job_id = job.job_id
+        key = book.ask(lambda led: led.save_baseline(job_id, snapshot), 0)
+    if context.hook == HEALTH_CHECK and snapshot.gpus is not None:
+        book.ask(lambda led: led.save_last_seen(snapshot), None)
+    if snapshot.gpus:
+        book.ask(lambda led: led.remember_gpus(snapshot), None)
+    if context.hook != EPILOG and snapshot.events_known:
+        book.ask(lambda led: led.put(f"kernel_cursor:{context.hook}", snapshot.kernel_cursor), None)
+    return key
+
+
+def _act(context: Context, observation: Observation) -> Result:
+    book, policy, decision = context.book, context.policy, observation.judgement.decision
+    own = book.ask(lambda led: led.own_drain(), None)
+    intents = book.ask(lambda led: led.intents(), ())
+    commands = SlurmCommands(policy.slurm.bin_dir, context.slurm_conf, policy.slurm.timeout_s)
+    late: list[Trouble] = []
+    clean_passes = _clean_passes(context, observation)
+    given = PlanInput(
+        hook=context.hook,
+        node=context.node,
+        job=context.job,
+        mapping=observation.mapping,
+        decision=decision,
+        node_state=None,
+        exclusions=observation.exclusions,
+        own=own,
+        intents=intents,
+        policy=policy,
+        reason="",
+        now_ns=observation.snapshot.wall_ns,
+        node_gpus=len(observation.snapshot.gpus or {}),
+        clean_passes=clean_passes,
+    )
+    if needs_node_state(given):
+        try:
+            state = commands.node_state(context.node, min(policy.slurm.timeout_s, context.budget.left_s()))
+            given = given._replace(node_state=state)
+        except SlurmError as exc:
+            late.append(Trouble("MON-SLURM", "slurm", str(exc)))
+    told = reason_findings(given)
+    if told:
+        reason, troubles = render(told, context.job, given.node_gpus, policy.drain, given.now_ns)
+        late.extend(troubles)
+        given = given._replace(reason=reason)
+    steps = plan(given)
+    tools = Tools(
+        slurm=commands,
+        node=context.node,
+        protective=book.ledger,
+        run_dir=context.site.run,
+        job=context.job,
+        mapping=observation.mapping,
+        constrain=lambda: slurm_conf_files.constrain_devices(context.slurm_conf),
+        log=log.warning,
+        left_s=context.budget.left_s,
+        now_ns=given.now_ns,
+    )
+    outcome = execute(steps, tools)
+    if outcome.accepted:
+        book.ask(lambda led: led.fold_memory(lambda memory: (None, accept(memory, outcome.accepted, given.now_ns))), None)
+    late.extend(outcome.troubles)
+    verdict = fd.worst((decision.verdict, fd.WARN if late else fd.OK))
+    return Result(context, observation, steps, outcome, verdict, given.reason, given.node_state, tuple(late))
+
+
+def _clean_passes(context: Context, observation: Observation) -> int:
+    """How many health checks in a row, this one included, found nothing at all wrong."""
+    if context.hook != HEALTH_CHECK:
+        return 0
+    before = context.book.ask(lambda led: led.get("clean_passes"), "")
+    clean = observation.judgement.decision.verdict == fd.OK
+    passes = (int(before) if before.isdigit() else 0) + 1 if clean else 0
+    context.book.ask(lambda led: led.put("clean_passes", str(passes)), None)
+    return passes
+
+
+def _remember(result: Result, key: int) -> None:
+    context, seen = result.context, result.observation
+    book, job = context.book, context.job
+    run = Run(
+        hook=context.hook,
+        job_id=job.job_id if job is not None else "",
+        user=job.user if job is not None else "",
+        partition=job.partition if job is not None else "",
+        gpus=seen.mapping.uuids if job is not None else (),
+        started_ns=seen.window.start_ns if seen.window.start_ns is not None else seen.snapshot.wall_ns,
+        ended_ns=seen.snapshot.wall_ns,
+        verdict=result.verdict,
+        policy_hash=context.policy.hash,
+        snapshot=seen.snapshot,
+        before_run=seen.baseline,
+        changes=tuple(c for c in seen.changes if noteworthy(c)),
+        findings=seen.judgement.findings,
+        decision=decision_to_json(seen.judgement.decision),
+        steps=tuple(step._asdict() for step in result.steps),
+        outcome=outcome_to_json(result),
+        exit_code=1 if result.fail_hook and context.hook == PROLOG else 0,
+        id=key,
+    )
+    book.ask(lambda led: led.record_run(run), 0)
+    if context.hook == EPILOG and job is not None:
+        if seen.baseline is not None:
+            key = seen.baseline
+            book.ask(lambda led: led.end_baseline(key), None)
+        narrow.remove(context.site.run, context.node, job.job_id)
+    if context.hook == HEALTH_CHECK:
+        book.ask(lambda led: led.prune(context.policy.record.keep_days, seen.snapshot.wall_ns), 0)
+
+
+def decision_to_json(decision: Decision) -> dict[str, Any]:
+    def rows(proposals: tuple[Proposal, ...]) -> list[dict[str, Any]]:
+        return [{"action": p.action, "uuid": p.uuid, "of_job": p.of_job, "codes": [f.code for f in p.findings]} for p in proposals]
+
+    return {"verdict": decision.verdict, "proposals": rows(decision.proposals), "observed": rows(decision.observed)}
+
+
+def outcome_to_json(result: Result) -> dict[str, Any]:
+    state = result.node_state
+    return {
+        "reason": result.reason,
+        "fail_hook": result.fail_hook,
+        "done": [{"kind": d.step.kind, "ok": d.ok, "detail": d.detail} for d in result.outcome.done],
+        "troubles": [t._asdict() for t in result.late],
+        "node_state": None if state is None else {"base": state.base, "flags": sorted(state.flags), "reason": state.reason},
+        "gpu_verdicts": dict(result.observation.judgement.gpu_verdicts),
+        "mapping": {"exact": result.observation.mapping.exact, "why": result.observation.mapping.why},
+    }
+
+
+def _log(result: Result) -> None:
+    """One syslog line per run that is not ok."""
+    context, decision = result.context, result.observation.judgement.decision
+    if result.verdict == fd.OK:
+        return
+    job = f" job {context.job.job_id}" if context.job is not None else ""
+    findings = result.observation.judgement.findings
+    said = [f"{f.code} {_short(f.entity)}: {f.message}" for f in findings if f.verdict != fd.OK][:4]
+    said += [f"{t.code} {t.part}: {t.detail}" for t in result.late][:2]
+    did = ", ".join(f"{d.step.kind}{'' if d.ok else ' FAILED'}" for d in result.outcome.done if d.step.kind != "note")
+    would = ", ".join(dict.fromkeys(p.action for p in decision.observed))
+    tail = (f" -> {did}" if did else "") + (f" (observe mode: would {would})" if would else "")
+    log.warning(f"{context.hook} {context.node}{job}: {result.verdict}: {'; '.join(said)}{tail}")
+
+
+def _short(entity: str) -> str:
+    head, sep, tail = entity.partition("/")
+    return (head[:12] if head.startswith("GPU-") else head) + sep + tail

@@ -1,0 +1,212 @@
+"""One level (a set of conditions): checked against the fields it is asked of, and normalised.
+
+In: what the administrator wrote, as plain data (schema.Level without absent keys).
+Out: the keyword arguments of compiled.Level: seconds, per-second rates, lists.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Callable, Final, Mapping, Optional, Sequence
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.policy import references as ref
+from slurm_nvhc.policy.references import Refused
+
+GROWTH: Final = ("increase_above", "increase_at_least", "rate_above", "rate_at_least", "share_above", "over_limit")
+VALUES: Final = ("value_above", "value_below", "value_at_least", "value_at_most")
+OTHERS: Final = ("value_is", "value_is_not", "bits_any", "below_field", "above_field", "went_down")
+READING: Final = (*GROWTH, *VALUES, *OTHERS)
+CONDITIONS: Final = (*READING, "xid", "lost")
+
+_CONVERT: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
+    "rate_above": ("rate_above", ref.rate),
+    "rate_at_least": ("rate_at_least", ref.rate),
+    "share_above": ("share_above", ref.share),
+    "bits_any": ("bits_any", ref.bits),
+    "spacing": ("spacing_s", ref.duration),
+    "settle": ("settle_s", ref.duration),
+    "within": ("within_s", ref.duration),
+    "min_window": ("min_window_s", ref.duration),
+}
+MAX_XID: Final = 9999
+MAX_COUNT: Final = 64  # judge/ remembers this many occurrences of one condition
+
+
+class LevelProblem(Refused):
+    """As Refused, with the key of the level that is at fault ('' for the level as a whole)."""
+
+    def __init__(self, key: str, problem: str, hint: str = "") -> None:
+        super().__init__(problem, hint)
+        self.key = key
+
+
+def normalise(raw: Mapping[str, Any], fields: Sequence[cat.Field], kind: str) -> dict[str, Any]:
+    """A level of a rule of ``kind`` over ``fields`` (empty for events and presence). Raises LevelProblem."""
+    if not any(key in raw for key in CONDITIONS):
+        raise LevelProblem("", "asks nothing", "give a condition such as increase_at_least, value_is, xid or lost")
+    out: dict[str, Any] = {}
+    for key, value in raw.items():
+        try:
+            name, plain = _one(key, value, fields)
+        except LevelProblem:
+            raise
+        except Refused as exc:
+            raise LevelProblem(key, exc.problem, exc.hint) from None
+        _fits(key, fields, kind)
+        _sane(key, plain)
+        out.update(plain if name == "" else {name: plain})
+    _together(raw, out, kind)
+    return out
+
+
+def _one(key: str, value: Any, fields: Sequence[cat.Field]) -> tuple[str, Any]:
+    """(normalised key, value); key '' when the value is several normalised entries."""
+    if key in _CONVERT:
+        name, convert = _CONVERT[key]
+        return name, convert(value)
+    if key in ("value_is", "value_is_not"):
+        given = value if isinstance(value, list) else [value]
+        return key, ref.words(fields[0], given) if len(fields) == 1 else _plain_values(fields, given)
+    if key in ("below_field", "above_field"):
+        return key, _comparable(ref.field(value), fields)
+    if key == "xid":
+        return "", {"xid_other": True} if value == "other" else {"xid": _xids(value)}
+    if key == "unless":
+        return "", _unless(value)
+    return key, value
+
+
+def _plain_values(fields: Sequence[cat.Field], given: list[Any]) -> list[Any]:
+    for field in fields:
+        given = ref.words(field, given)
+    return given
+
+
+def _comparable(other: cat.Field, fields: Sequence[cat.Field]) -> str:
+    for field in fields:
+        if other.scope != cat.GPU:
+            raise Refused(f"{other.name} belongs to a link", "compare with a field of the GPU")
+        if other.unit != field.unit or other.name == field.name:
+            raise Refused(f"{field.name} can not be compared with {other.name}", "both must have one unit and be two fields")
+    return other.name
+
+
+def _xids(value: Any) -> list[int]:
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers:
+        raise Refused("names no Xid")
+    for number in numbers:
+        if not 0 < number <= MAX_XID:
+            raise Refused(f"{number} is not an Xid number")
+    return list(dict.fromkeys(numbers))
+
+
+def _unless(raw: Mapping[str, Any]) -> dict[str, Any]:
+    if not raw:
+        raise Refused("names nothing", "e.g. unless: {row_remap_pending: 1}")
+    out: dict[str, Any] = {}
+    readings: list[Any] = []
+    for name, value in raw.items():
+        values = value if isinstance(value, list) else [value]
+        if name in ("xid", "peer_xid"):
+            if not all(isinstance(v, int) for v in values):
+                raise Refused(f"{name} takes Xid numbers")
+            out["unless_xid" if name == "xid" else "unless_peer_xid"] = _xids(values)
+            continue
+        field = ref.field(int(name) if name.isdigit() else name)
+        if field.scope != cat.GPU:
+            raise Refused(f"{field.name} belongs to a link", "unless looks at the GPU's own readings")
+        readings.append([field.name, ref.words(field, values)])
+    return {**out, "unless": readings} if readings else out
+
+
+def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
+    """Does the condition make sense for what the rule looks at?"""
+    wrong: Optional[tuple[str, str]] = None
+    if (key == "xid" and kind != "event") or (key == "lost" and kind != "presence"):
+        wrong = (f"{key} can not stand in a rule that reads fields", "make it a rule of its own, without field")
+    elif key in READING and kind != "reading":
+        wrong = (f"{key} needs a field", "give the rule a field, or ask for the other thing in a rule of its own")
+    elif kind == "presence" and key in ("within", "users", "hits", "of_last"):
+        wrong = (f"{key} does not fit lost GPUs", "use consecutive")
+    elif kind == "event" and key in ("consecutive", "settle", "spacing", "of_last"):
+        wrong = (f"{key} does not fit Xids", "use hits and within")
+    elif key == "witness" and kind != "presence":
+        wrong = ("witness is for lost GPUs only", "")
+    elif key == "unless" and kind == "presence":
+        wrong = ("unless does not fit lost GPUs", "")
+    else:
+        for field in fields:
+            wrong = wrong or _misfit(key, field)
+    if wrong:
+        raise LevelProblem(key, *wrong)
+
+
+def _misfit(key: str, field: cat.Field) -> Optional[tuple[str, str]]:
+    if key in GROWTH and field.kind != cat.COUNTER:
+        return f"{key} needs a counter, {field.name} is a {field.kind}", "use value_above, value_is or the like"
+    if key == "share_above" and field.unit != "ns":
+        return f"share_above needs a counter of time, {field.name} counts {field.unit}", "use increase_above or rate_above"
+    if key == "over_limit" and field.name != "pcie_replay":
+        return f"the limit pcie_replays is not for {field.name}", "use rate_above"
+    if key == "bits_any" and field.unit != "bit mask":
+        return f"{field.name} has no bits", "bits_any is for clock_event_reasons"
+    if key == "went_down" and field.name != "nvlink_state":
+        return f"went_down is for nvlink_state only, not {field.name}", ""
+    if key in VALUES and field.name == "nvlink_state":
+        return f"{key} needs a number, nvlink_state is a word", "use value_is or went_down"
+    if key in ("below_field", "above_field") and field.scope != cat.GPU:
+        return f"{key} is for readings of the GPU, {field.name} belongs to a link", ""
+    return None
+
+
+def _sane(key: str, value: Any) -> None:
+    """Numbers that can not be meant."""
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    if number is None:
+        return
+    if not math.isfinite(number):
+        raise LevelProblem(key, "is not a finite number")
+    if key in ("increase_above", "rate_above") and number < 0:
+        raise LevelProblem(key, f"{key} must not be negative", "a counter's growth never is")
+    if key in ("increase_at_least", "rate_at_least") and number <= 0:
+        raise LevelProblem(key, f"{key} must be above 0", "it would always hold")
+    if key == "times" and number <= 0:
+        raise LevelProblem(key, "times must be above 0")
+    if key in ("consecutive", "hits", "users", "of_last") and not 1 <= number <= MAX_COUNT:
+        raise LevelProblem(key, f"{key} must be from 1 to {MAX_COUNT}")
+    if key == "within" and number <= 0:
+        raise LevelProblem(key, "within must be longer than 0s")
+
+
+def _together(raw: Mapping[str, Any], out: Mapping[str, Any], kind: str) -> None:
+    """Keys that need or exclude one another."""
+    needs = (
+        ("times", ("over_limit",), "over_limit"),
+        ("offset", ("below_field", "above_field"), "below_field or above_field"),
+        ("spacing", ("consecutive",), "consecutive"),
+        ("witness", ("consecutive",), "consecutive"),
+        ("of_last", ("hits",), "hits"),
+        ("within", ("hits", "users"), "hits or users"),
+        ("users", ("within",), "within"),
+        ("min_window", GROWTH, "a condition on growth, such as rate_at_least"),
+    )
+    for key, others, said in needs:
+        if key in raw and not any(other in raw for other in others):
+            raise LevelProblem(key, f"{key} means nothing without {said}")
+    hits = raw.get("hits", 1)
+    if hits > 1 and "of_last" not in raw and "within" not in raw:
+        raise LevelProblem("hits", "hits needs of_last or within", "e.g. hits: 2, of_last: 5")
+    if "of_last" in raw and "within" in raw:
+        raise LevelProblem("within", "of_last and within exclude one another", "count jobs or count time")
+    if "of_last" in raw and hits > raw["of_last"]:
+        raise LevelProblem("hits", f"{hits} hits can not be in the last {raw['of_last']} jobs")
+    if raw.get("consecutive", 1) > 1 and any(key in raw for key in ("of_last", "within")):
+        raise LevelProblem("consecutive", "consecutive and hits exclude one another", "make them two levels")
+    if "users" in raw and kind != "event":
+        raise LevelProblem("users", "users are counted for Xids only")
+    low = max((out[k] for k in ("value_above", "value_at_least") if k in out), default=None)
+    high = min((out[k] for k in ("value_below", "value_at_most") if k in out), default=None)
+    if low is not None and high is not None and low > high:
+        raise LevelProblem("", f"no value is above {low:g} and below {high:g}", "two levels in a list are alternatives")

@@ -1,0 +1,182 @@
+"""Names and quantities as administrators write them, resolved: fields, bits, rates, shares, durations, node names.
+
+Pure; each function raises ``Refused(problem, hint)``, which the caller turns
+into an InputError with the place.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Union
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.model.times import parse_duration
+from slurm_nvhc.yaml_errors import nearest, text_hint
+
+MAX_NODE_NAMES: Final = 10_000  # of all node patterns of one file together a few clusters' worth
+
+BITS: Final = {
+    "hw_slowdown": cat.CLOCK_HW_SLOWDOWN,
+    "sw_thermal": cat.CLOCK_SW_THERMAL,
+    "hw_thermal": cat.CLOCK_HW_THERMAL,
+    "power_brake": cat.CLOCK_POWER_BRAKE,
+}
+_RATE = re.compile(r"\s*([0-9.eE+-]+)\s*/\s*(s|sec|min|m|h|hour)\s*\Z")
+_PER_S: Final = {"s": 1.0, "sec": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0, "hour": 3600.0}
+_RANGES = re.compile(r"\[([0-9]+(?:-[0-9]+)?(?:,[0-9]+(?:-[0-9]+)?)*)\]")
+
+
+class Refused(Exception):
+    """What a person wrote can not be taken: ``problem`` and ``hint`` as in NvhcError."""
+
+    def __init__(self, problem: str, hint: str = "") -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.hint = hint
+
+
+def field(reference: Union[str, int]) -> cat.Field:
+    """The catalogue's field for its name or DCGM's numeric id."""
+    if isinstance(reference, bool):
+        raise Refused("a field's name or number was expected")
+    if isinstance(reference, int):
+        return _by_id(reference)
+    if reference in cat.BY_NAME:
+        return cat.BY_NAME[reference]
+    if reference.isdigit():
+        raise Refused(f"unknown field {reference!r}", f"write {reference} without quotes")
+    if reference.lower() == "xid":
+        raise Refused("Xids are events, not a reading", "leave field out and write xid: in warn or fail")
+    raise Refused(f"unknown field {reference}", nearest(reference, cat.BY_NAME, "docs/policy.md lists the fields"))
+
+
+def _by_id(number: int) -> cat.Field:
+    if number == cat.XID_FIELD_ID:
+        raise Refused(
+            "field 230 keeps the last Xid for ever and is not read as a number", "leave field out and write xid: in warn or fail"
+        )
+    if number in cat.BY_ID:
+        name, link = cat.BY_ID[number]
+        if link is not None:
+            raise Refused(f"field {number} is {name} of link {link} alone", f"write {name}: it judges every link by itself")
+        return cat.BY_NAME[name]
+    for known in cat.ALL:
+        if known.link_entity_id == number:
+            raise Refused(f"field {number} is {known.name} on link entities", f"write {known.name}: it judges every link by itself")
+    raise Refused(f"field {number} is not in the field catalogue", "docs/policy.md lists the fields")
+
+
+def bits(value: Union[int, str, list[str]]) -> int:
+    """A mask of clock event reasons, from itself or from names."""
+    if isinstance(value, int):
+        if not 0 < value < 2**63:
+            raise Refused("a mask must have at least one bit and no sign")
+        return value
+    mask = 0
+    for name in [value] if isinstance(value, str) else value:
+        if name not in BITS:
+            raise Refused(f"unknown bit {name}", nearest(name, BITS, f"known: {', '.join(BITS)}"))
+        mask |= BITS[name]
+    if not mask:
+        raise Refused("names no bit", f"known: {', '.join(BITS)}")
+    return mask
+
+
+def rate(value: Union[str, int, float]) -> float:
+    """'8/min' per second."""
+    if not isinstance(value, str):
+        raise Refused(f"the rate {value} has no unit", f"write {value}/s, {value}/min or {value}/h")
+    match = _RATE.match(value)
+    try:
+        if match:
+            return float(match.group(1)) / _PER_S[match.group(2)]
+    except ValueError:
+        pass
+    raise Refused(f"{value!r} is not a rate", text_hint(value, False) or "write a number and a unit: 8/min, 100/s or 3/h")
+
+
+def share(value: Union[str, int, float]) -> float:
+    """'1%' as 0.01."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            part = float(value.strip()[:-1]) / 100
+        except ValueError:
+            part = -1.0
+        if 0 <= part < 1:
+            return part
+        raise Refused(f"{value!r} is not a share of a window", "write a percentage from 0% to below 100%")
+    raise Refused(f"{value!r} is not a share", "write it in per cent, e.g. 1%")
+
+
+def duration(value: Union[str, int, float]) -> float:
+    """Seconds."""
+    try:
+        return parse_duration(value)
+    except ValueError as exc:
+        raise Refused(str(exc), text_hint(value, False) if isinstance(value, str) else "") from None
+
+
+def words(field_: cat.Field, values: list[Union[str, int, float]]) -> list[Union[str, int, float]]:
+    """Values of a state: a word that stands for a number (fabric state 'failure') becomes that number."""
+    if field_.name == "nvlink_state":
+        known: dict[str, Union[str, int]] = {word: word for word in cat.LINK_STATES}
+    else:
+        known = {word: number for number, word in field_.words.items()}
+    out: list[Union[str, int, float]] = []
+    for value in values:
+        if isinstance(value, str):
+            if value not in known:
+                raise Refused(
+                    f"{value!r} is not a value of {field_.name}",
+                    nearest(value, known, f"known: {', '.join(known)}" if known else text_hint(value, False) or "write a number"),
+                )
+            out.append(known[value])
+        elif field_.name == "nvlink_state":
+            raise Refused(f"{value} is not a link state", f"known: {', '.join(known)}")
+        else:
+            out.append(value)
+    if not out:
+        raise Refused("names no value")
+    return out
+
+
+def node_names(pattern: str) -> list[str]:
+    """A node pattern as names and shell patterns: 'n[01-04],login*' is n01, n02, n03, n04 and login*.
+
+    Brackets with numbers are Slurm's, so 'n[10-12]' means three nodes; other
+    brackets ('n[!a]') stay the shell's.
+    """
+    if not re.fullmatch(r"(?:[^\[\]]|\[[^\[\]]+\])*", pattern):
+        raise Refused(f"{pattern[:60]!r} has a bracket without its other half")
+    out: list[str] = []
+    for part in _split(pattern):
+        out += _expand(part)
+        if len(out) > MAX_NODE_NAMES:
+            raise Refused(f"{pattern[:60]} names more than {MAX_NODE_NAMES} nodes", "use a pattern such as n*")
+    if not out or any(not name or any(c.isspace() for c in name) for name in out):
+        raise Refused(f"{pattern[:60]!r} is not a node name, hostlist or pattern")
+    return out
+
+
+def _split(text: str) -> list[str]:
+    """At commas that are not within brackets."""
+    return re.findall(r"(?:\[[^\]]*\]|[^,\[])+", text)
+
+
+def _expand(text: str) -> list[str]:
+    match = _RANGES.search(text)
+    if not match:
+        return [text]
+    heads = []
+    for item in match.group(1).split(","):
+        low, _, high = item.partition("-")
+        high = high or low
+        if int(high) < int(low):
+            raise Refused(f"the range {item} runs backwards")
+        if len(high) > 9 or int(high) - int(low) >= MAX_NODE_NAMES:
+            raise Refused(f"the range {item} names more than {MAX_NODE_NAMES} nodes")
+        heads += [f"{text[: match.start()]}{n:0{len(low)}d}" for n in range(int(low), int(high) + 1)]
+    tails = _expand(text[match.end() :])
+    if len(heads) * len(tails) > MAX_NODE_NAMES:
+        raise Refused(f"{text[:60]} names more than {MAX_NODE_NAMES} nodes", "use a pattern such as n*")
+    return [head + tail for head in heads for tail in tails]

@@ -1,0 +1,200 @@
+"""What an administrator writes in policy.yaml, as types. The meaning of each key is said here once.
+
+Absent keys are ``UNSET``: what is not written is taken from the layer below.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+Duration = Annotated[Union[str, int, float], Meta(description="a duration such as 90s, 5m, 1h30m or 7d; a bare number is seconds")]
+Number = float
+FieldName = Annotated[Union[str, int], Meta(description="a name of the field catalogue, or DCGM's numeric field id")]
+Word = Annotated[Union[str, int, float], Meta(description="a reading: a number or a state's word")]
+Numbers = Union[int, list[int]]
+Mode = Literal["enforce", "observe", "off"]
+
+
+class Section(msgspec.Struct, forbid_unknown_fields=True):
+    """Base of all sections: an unknown key is an error (one misspelt key must not switch off a threshold)."""
+
+
+def _doc(text: str) -> Meta:
+    return Meta(description=text)
+
+
+class Level(Section):
+    """Conditions that must all hold. Several levels in a list are alternatives."""
+
+    increase_above: Annotated[Union[Number, UnsetType], _doc("counters: growth over the window above this")] = UNSET
+    increase_at_least: Annotated[Union[Number, UnsetType], _doc("counters: growth over the window of at least this")] = UNSET
+    rate_above: Annotated[Union[str, int, float, UnsetType], _doc("counters: growth per time above this: 8/min (/s, /min, /h)")] = UNSET
+    rate_at_least: Annotated[Union[str, int, float, UnsetType], _doc("counters: growth per time of at least this, e.g. 100/s")] = UNSET
+    share_above: Annotated[Union[str, int, float, UnsetType], _doc("time counters (ns): share of the window above this, e.g. 1%")] = UNSET
+    over_limit: Annotated[Union[Literal["pcie_replays"], UnsetType], _doc("growth above DCGM's expected PCIe replays")] = UNSET
+    times: Annotated[Union[Number, UnsetType], _doc("with over_limit: this many times the limit (1)")] = UNSET
+    value_above: Annotated[Union[Number, UnsetType], _doc("the reading is above this")] = UNSET
+    value_below: Annotated[Union[Number, UnsetType], _doc("the reading is below this")] = UNSET
+    value_at_least: Annotated[Union[Number, UnsetType], _doc("the reading is at least this")] = UNSET
+    value_at_most: Annotated[Union[Number, UnsetType], _doc("the reading is at most this")] = UNSET
+    value_is: Annotated[Union[Word, list[Word], UnsetType], _doc("the reading is (one of) this")] = UNSET
+    value_is_not: Annotated[Union[Word, list[Word], UnsetType], _doc("the reading is none of this")] = UNSET
+    bits_any: Annotated[
+        Union[int, str, list[str], UnsetType], _doc("bit masks: any of hw_slowdown, sw_thermal, hw_thermal, power_brake, or a mask")
+    ] = UNSET
+    below_field: Annotated[Union[FieldName, UnsetType], _doc("below another reading of the same GPU, plus offset")] = UNSET
+    above_field: Annotated[Union[FieldName, UnsetType], _doc("above another reading of the same GPU, plus offset")] = UNSET
+    offset: Annotated[Union[Number, UnsetType], _doc("with below_field, above_field: added to the other reading (0)")] = UNSET
+    went_down: Annotated[Union[Literal[True], UnsetType], _doc("nvlink_state: not up, and was up before or is expected up")] = UNSET
+    xid: Annotated[Union[int, Literal["other"], list[int], UnsetType], _doc("Xid numbers; other: those that no enabled rule names")] = UNSET
+    lost: Annotated[Union[Literal[True], UnsetType], _doc("a GPU that should be here does not answer")] = UNSET
+    consecutive: Annotated[Union[int, UnsetType], _doc("this many observations in a row (1)")] = UNSET
+    spacing: Annotated[Union[Duration, UnsetType], _doc("with consecutive: observations at least this far apart (0s)")] = UNSET
+    settle: Annotated[Union[Duration, UnsetType], _doc("not before this long after boot or driver load (0s)")] = UNSET
+    hits: Annotated[Union[int, UnsetType], _doc("in this many of the last of_last jobs, or this often within a time (1)")] = UNSET
+    of_last: Annotated[Union[int, UnsetType], _doc("with hits: of the GPU's last so many jobs, this one included")] = UNSET
+    within: Annotated[Union[Duration, UnsetType], _doc("with hits or users: within this time")] = UNSET
+    users: Annotated[Union[int, UnsetType], _doc("under this many different users within that time")] = UNSET
+    min_window: Annotated[Union[Duration, UnsetType], _doc("growth: only over windows at least this long (0s)")] = UNSET
+    witness: Annotated[
+        Union[bool, UnsetType], _doc("lost: a kernel log line or the PCI bus saying the same makes consecutive moot (false)")
+    ] = UNSET
+    unless: Annotated[
+        Union[dict[str, Union[Word, list[Word]]], UnsetType],
+        _doc("not when another reading of the GPU is this, or when xid / peer_xid was logged on it / on another GPU"),
+    ] = UNSET
+
+
+class Rule(Section):
+    """One rule. It reads fields, or its levels ask for Xids, or for lost GPUs: one of the three."""
+
+    finding: Annotated[Union[str, UnsetType], _doc("finding code (SITE-RULE)")] = UNSET
+    field: Annotated[
+        Union[FieldName, list[FieldName], UnsetType], _doc("what it reads; a GPU's total counts only when no link explains it")
+    ] = UNSET
+    warn: Annotated[Union[Level, list[Level], UnsetType], _doc("recorded and shown, never acted on beyond a notice")] = UNSET
+    fail: Annotated[Union[Level, list[Level], UnsetType], _doc("leads to the action")] = UNSET
+    action: Annotated[
+        Union[Literal["none", "note", "notify", "narrow", "drain"], UnsetType], _doc("what fail leads to (note)")
+    ] = UNSET
+    mode: Annotated[Union[Mode, UnsetType], _doc("enforce: act; observe: record only; off: do not judge (enforce)")] = UNSET
+    sticky: Annotated[
+        Union[bool, UnsetType], _doc("Xids: stays until reboot, driver load, or until an administrator resumes the node (false)")
+    ] = UNSET
+    after_reset: Annotated[
+        Union[Literal["ignore", "warn", "fail"], UnsetType], _doc("the most that a count since a reset in the window leads to (warn)")
+    ] = UNSET
+    unit: Annotated[Union[str, UnsetType], _doc("unit of the thresholds, for people")] = UNSET
+    source: Annotated[Union[str, UnsetType], _doc("where the thresholds come from")] = UNSET
+    why: Annotated[Union[str, UnsetType], _doc("why the rule exists")] = UNSET
+
+
+class Narrow(Section):
+    """Hiding a bad GPU from the next job instead of draining the node. Opt-in."""
+
+    enabled: Annotated[Union[bool, UnsetType], _doc("(false)")] = UNSET
+    min_gpus: Annotated[Union[int, UnsetType], _doc("GPUs that must be left to a job (1)")] = UNSET
+    max_excluded: Annotated[Union[int, UnsetType], _doc("GPUs of a node that may be hidden; more: drain (1)")] = UNSET
+    jobs: Annotated[Union[Literal["single_task", "any"], UnsetType], _doc("which jobs may be narrowed (single_task)")] = UNSET
+
+
+class Expect(Section):
+    """What a node must have. Without an expectation only what was there before is missed."""
+
+    gpus: Annotated[Union[int, Literal["none"], UnsetType], _doc("number of GPUs; none: no expectation")] = UNSET
+    links: Annotated[Union[int, Literal["none"], UnsetType], _doc("NVLinks per GPU that must be up; none: no expectation")] = UNSET
+
+
+class Monitor(Section):
+    """Trouble of our own: DCGM, Slurm, policy, ledger. Never a GPU's fault."""
+
+    action: Annotated[Union[Literal["none", "note", "notify", "drain"], UnsetType], _doc("(notify)")] = UNSET
+    after_runs: Annotated[Union[int, UnsetType], _doc("note and notify: once it lasted this many runs in a row (3)")] = UNSET
+    after: Annotated[Union[Duration, UnsetType], _doc("note and notify: or this long (30m)")] = UNSET
+    drain_after_runs: Annotated[Union[int, UnsetType], _doc("drain: once it lasted this many runs in a row (1)")] = UNSET
+
+
+class Engine(Section):
+    """Where readings come from."""
+
+    backend: Annotated[Union[Literal["dcgm", "sim"], UnsetType], _doc("(dcgm)")] = UNSET
+    address: Annotated[Union[str, UnsetType], _doc("unix:///run/… or tcp://host:port; empty: DCGM's default")] = UNSET
+    world: Annotated[Union[str, UnsetType], _doc("sim: path of the simulated node's file")] = UNSET
+    timeout: Annotated[Union[Duration, UnsetType], _doc("for one reading of the node (5s)")] = UNSET
+
+
+class Slurm(Section):
+    """How Slurm is found and asked."""
+
+    bin_dir: Annotated[Union[str, UnsetType], _doc("folder of scontrol (/usr/bin)")] = UNSET
+    conf: Annotated[Union[str, UnsetType], _doc("slurm.conf, where the hook's environment names none")] = UNSET
+    job_gpus: Annotated[
+        Union[Literal["position", "minor", "index"], UnsetType], _doc("what SLURM_JOB_GPUS counts: positions in gres.conf, … (position)")
+    ] = UNSET
+    timeout: Annotated[Union[Duration, UnsetType], _doc("for one command (4s)")] = UNSET
+
+
+class Drain(Section):
+    """The reason, and what happens to our own drains."""
+
+    template: Annotated[Union[str, UnsetType], _doc("Jinja2 template of the reason; empty: the packaged one")] = UNSET
+    max_length: Annotated[Union[int, UnsetType], _doc("characters of a reason (250)")] = UNSET
+    extend: Annotated[Union[bool, UnsetType], _doc("append a new fault to our own reason (false)")] = UNSET
+    resume: Annotated[Union[Literal["off", "own"], UnsetType], _doc("own: end our own drains after resume_passes (off)")] = UNSET
+    resume_passes: Annotated[Union[int, UnsetType], _doc("clean health checks in a row before that (3)")] = UNSET
+
+
+class Budgets(Section):
+    """Time for one run of a hook, acting included. The launcher's own limit is fixed at install time."""
+
+    prolog: Annotated[Union[Duration, UnsetType], _doc("(8s)")] = UNSET
+    epilog: Annotated[Union[Duration, UnsetType], _doc("(20s)")] = UNSET
+    health_check: Annotated[Union[Duration, UnsetType], _doc("(30s)")] = UNSET
+    registration: Annotated[Union[Duration, UnsetType], _doc("health check before the node has registered (10s)")] = UNSET
+
+
+class Record(Section):
+    """What the ledger keeps."""
+
+    keep: Annotated[Union[Duration, UnsetType], _doc("runs and snapshots are kept this long (30d)")] = UNSET
+
+
+class Overlay(Section):
+    """The sections that may differ per model, partition or node."""
+
+    mode: Annotated[Union[Literal["enforce", "observe"], UnsetType], _doc("observe: no rule acts, whatever its own mode (enforce)")] = UNSET
+    rules: Union[dict[str, Rule], UnsetType] = UNSET
+    narrow: Union[Narrow, UnsetType] = UNSET
+    expect: Union[Expect, UnsetType] = UNSET
+    monitor: Union[Monitor, UnsetType] = UNSET
+    engine: Union[Engine, UnsetType] = UNSET
+    slurm: Union[Slurm, UnsetType] = UNSET
+    drain: Union[Drain, UnsetType] = UNSET
+    budgets: Union[Budgets, UnsetType] = UNSET
+    record: Union[Record, UnsetType] = UNSET
+    reread_wait: Annotated[Union[Duration, UnsetType], _doc("pause before a second look inside one hook (2s)")] = UNSET
+
+
+class ModelOverlay(Section):
+    """What may differ per GPU model: rules and expectations, since everything else is about the node."""
+
+    rules: Union[dict[str, Rule], UnsetType] = UNSET
+    expect: Union[Expect, UnsetType] = UNSET
+
+
+class PolicyFile(Overlay):
+    """The whole file."""
+
+    schema: Annotated[Literal[1], _doc("version of this format")] = msgspec.field(default=1)
+    defaults: Annotated[bool, _doc("true: on top of the packaged policy; false: no rules but the file's")] = True
+    models: Annotated[Union[dict[str, ModelOverlay], UnsetType], _doc("by NVML model name or shell pattern")] = UNSET
+    partitions: Annotated[Union[dict[str, Overlay], UnsetType], _doc("by partition name or shell pattern")] = UNSET
+    nodes: Annotated[Union[dict[str, Overlay], UnsetType], _doc("by node name, hostlist or shell pattern")] = UNSET
+
+
+def json_schema() -> dict[str, Any]:
+    """JSON Schema of the policy file, for editors."""
+    return msgspec.json.schema(PolicyFile)

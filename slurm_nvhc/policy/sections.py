@@ -1,0 +1,111 @@
+"""The sections beside the rules: written form -> normalised form, with limits that keep hooks safe."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Final, Mapping, NamedTuple, Optional
+
+from slurm_nvhc.errors import InputError
+from slurm_nvhc.policy import compiled
+from slurm_nvhc.policy import references as ref
+from slurm_nvhc.policy.references import Refused
+
+Complain = Callable[[tuple[Any, ...], str, str], InputError]
+
+DAY_S: Final = 86400.0
+
+
+class _Key(NamedTuple):
+    """Normalised name, conversion, and the least and most it may be after conversion (our judgement)."""
+
+    name: str
+    convert: Callable[[Any], Any]
+    least: Optional[float] = None
+    most: Optional[float] = None
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _none(value: Any) -> Any:
+    return None if value == "none" else value
+
+
+def _days(value: Any) -> float:
+    return ref.duration(value) / DAY_S
+
+
+# Keys that change name or have limits; all others pass as they are.
+_KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
+    "narrow": {"min_gpus": _Key("min_gpus", _same, 1, 1024), "max_excluded": _Key("max_excluded", _same, 1, 1024)},
+    "expect": {"gpus": _Key("gpus", _none, 1, 1024), "links": _Key("links", _none, 1, 64)},
+    "monitor": {
+        "after_runs": _Key("after_runs", _same, 1, 10_000),
+        "after": _Key("after_s", ref.duration, 0, 365 * DAY_S),
+        "drain_after_runs": _Key("drain_after_runs", _same, 1, 10_000),
+    },
+    "engine": {"timeout": _Key("timeout_s", ref.duration, 0.1, 600)},
+    "slurm": {"timeout": _Key("timeout_s", ref.duration, 0.1, 600)},
+    "drain": {"max_length": _Key("max_length", _same, 60, 4000), "resume_passes": _Key("resume_passes", _same, 1, 10_000)},
+    # Above ten minutes no prolog is waited for at any site we know of; below one second no reader starts.
+    "budgets": {k: _Key(f"{k}_s", ref.duration, 1, 600) for k in ("prolog", "epilog", "health_check", "registration")},
+    "record": {"keep": _Key("keep_days", _days, 1 / 24, 3650)},
+}
+_ABSOLUTE: Final = (("slurm", "bin_dir"), ("slurm", "conf"), ("drain", "template"), ("engine", "world"))
+_REREAD: Final = _Key("reread_wait_s", ref.duration, 0, 60)
+NAMES: Final = tuple(_KEYS)
+
+
+def defaults() -> dict[str, Any]:
+    """The normalised policy without any rule: the built-in defaults of compiled.py."""
+    return {
+        "mode": "enforce",
+        "rules": {},
+        "narrow": compiled.Narrow()._asdict(),
+        "expect": compiled.Expect()._asdict(),
+        "monitor": compiled.Monitor()._asdict(),
+        "engine": compiled.Engine()._asdict(),
+        "slurm": compiled.Slurm()._asdict(),
+        "drain": compiled.Drain()._asdict(),
+        "budgets": compiled.Budgets()._asdict(),
+        "record": compiled.Record()._asdict(),
+        "reread_wait_s": 2.0,  # our judgement: long enough for a link to retrain, short enough for a prolog
+    }
+
+
+def patch(written: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
+    """What these sections say, normalised; keys that are not written stay away. Raises InputError."""
+    out: dict[str, Any] = {}
+    if "mode" in written:
+        out["mode"] = written["mode"]
+    if "reread_wait" in written:
+        out["reread_wait_s"] = _value(_REREAD, written["reread_wait"], ("reread_wait",), complain)
+    for section, keys in _KEYS.items():
+        if section not in written:
+            continue
+        out[section] = {}
+        for key, value in written[section].items():
+            known = keys.get(key, _Key(key, _same))
+            if (section, key) in _ABSOLUTE and value and not value.startswith("/"):
+                raise complain((section, key), f"{value} is not an absolute path", "hooks run in an unknown folder without PATH")
+            out[section][known.name] = _value(known, value, (section, key), complain)
+    return out
+
+
+def _value(key: _Key, written: Any, path: tuple[str, ...], complain: Complain) -> Any:
+    try:
+        value = key.convert(written)
+    except Refused as exc:
+        raise complain(path, exc.problem, exc.hint) from None
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        if key.least is not None and value < key.least:
+            raise complain(path, f"{written} is too small", f"the least is {_bound(key, key.least)}")
+        if key.most is not None and value > key.most:
+            raise complain(path, f"{written} is too large", f"the most is {_bound(key, key.most)}")
+    return value
+
+
+def _bound(key: _Key, bound: float) -> str:
+    if key.name.endswith("_s"):
+        return f"{bound:g}s"
+    return f"{bound * 24:g}h" if key.name.endswith("_days") else f"{bound:g}"

@@ -1,0 +1,87 @@
+"""For `nvhc policy check` and `nvhc policy show`: is the file right, and what is in force where."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any, NamedTuple
+
+from slurm_nvhc.errors import InputError, NvhcError
+from slurm_nvhc.policy import compiled, source
+from slurm_nvhc.policy.compile import Document, compile_policy
+from slurm_nvhc.policy.compiled import Level, Policy, Rule
+from slurm_nvhc.policy.schema import json_schema
+
+__all__ = ["Check", "check", "effective", "json_schema"]
+
+
+class Check(NamedTuple):
+    """lines: one problem, or a summary of what the file makes. hash: of the policy, '' when it is broken."""
+
+    ok: bool
+    lines: tuple[str, ...]
+    hash: str = ""
+
+
+def check(path: str) -> Check:
+    """Read and compile the file as a hook would, without touching any state."""
+    try:
+        document = _compile(path)
+    except NvhcError as exc:
+        return Check(False, (str(exc),))
+    base = document["base"]
+    modes = Counter(rule["mode"] for rule in base["rules"].values())
+    counted = ", ".join(f"{modes[mode]} {mode}" for mode in ("enforce", "observe", "off"))
+    lines = [f"{path}: ok, policy {document['hash']}", f"{len(base['rules'])} rules: {counted}"]
+    if base["mode"] == "observe":
+        lines.append("the whole policy is in observe mode: no rule acts")
+    for section in ("models", "partitions", "nodes"):
+        if document[section]:
+            lines.append(f"{section}: {', '.join(_short(pattern) for pattern, _ in document[section])}")
+    return Check(True, tuple(lines), document["hash"])
+
+
+def effective(path: str, node: str = "", partition: str = "", model: str = "") -> dict[str, Any]:
+    """The policy for one node, partition and GPU model, JSON-able, without what is left at its default.
+
+    Durations in seconds, rates per second. Raises InputError.
+    """
+    policy = compiled.resolve(_compile(path), node, partition)
+    return to_json(policy.for_model(model) if model else policy)
+
+
+def to_json(policy: Policy) -> dict[str, Any]:
+    """See effective; also for the policy that a hook loaded."""
+    out: dict[str, Any] = {"hash": policy.hash, "mode": policy.mode, "rules": {n: _rule(r) for n, r in policy.rules.items()}}
+    for name in ("narrow", "expect", "monitor", "engine", "slurm", "drain", "budgets", "record"):
+        out[name] = getattr(policy, name)._asdict()
+    out["reread_wait_s"] = policy.reread_wait_s
+    return out
+
+
+def _compile(path: str) -> Document:
+    site = source.read_site(path)
+    if site is None and path:
+        raise InputError(path, "", "does not exist", "without a file the packaged policy is in force")
+    return compile_policy(site, path)
+
+
+def _rule(rule: Rule) -> dict[str, Any]:
+    out: dict[str, Any] = rule._asdict()
+    del out["name"]
+    out["fields"] = list(rule.fields)
+    out["warn"] = [_level(level) for level in rule.warn]
+    out["fail"] = [_level(level) for level in rule.fail]
+    out["text"] = {"warn": rule.text[0], "fail": rule.text[1]}
+    return {k: v for k, v in out.items() if v not in ("", [])}
+
+
+def _level(level: Level) -> dict[str, Any]:
+    return {k: _plain(v) for k, v in level._asdict().items() if v != Level._field_defaults[k]}
+
+
+def _plain(value: Any) -> Any:
+    return [_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def _short(pattern: str, most: int = 60) -> str:
+    return pattern if len(pattern) <= most else f"{pattern[:most]}…"

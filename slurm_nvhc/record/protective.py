@@ -1,0 +1,193 @@
+"""The protective state as one value: exclusions, own drain, intents, known GPUs. Pure.
+
+It is small, so it is kept as one JSON document, the same text in the ledger and in
+its mirror. ``generation`` counts its changes: of two copies, the higher one is newer.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, TypeVar
+
+from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.snapshot import LOST, GpuIdentity, Snapshot
+
+T = TypeVar("T")
+
+SCHEMA: Final = 1
+
+
+class Protective(NamedTuple):
+    """What must survive anything. At most one exclusion a UUID, one intent a (kind, reason)."""
+
+    generation: int = 0
+    exclusions: tuple[Exclusion, ...] = ()
+    own_drain: Optional[OwnDrain] = None
+    intents: tuple[Intent, ...] = ()
+    gpus: tuple[GpuIdentity, ...] = ()
+
+    def summary(self) -> str:
+        """For people: what there is, e.g. '1 exclusion, own drain, 0 intents, 8 known GPUs'."""
+        counts = [_count(len(self.exclusions), "exclusion"), "own drain" if self.own_drain else "no own drain"]
+        return ", ".join([*counts, _count(len(self.intents), "intent"), _count(len(self.gpus), "known GPU")])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+# --- changes ---------------------------------------------------------------
+
+
+def exclude(state: Protective, new: Exclusion) -> Protective:
+    """A GPU already excluded keeps its first exclusion: that is the fault to repair."""
+    if any(e.uuid == new.uuid for e in state.exclusions):
+        return state
+    return state._replace(exclusions=(*state.exclusions, new))
+
+
+def release(state: Protective, uuid: str) -> Protective:
+    return state._replace(exclusions=tuple(e for e in state.exclusions if e.uuid != uuid))
+
+
+def add_intent(state: Protective, new: Intent) -> Protective:
+    """The same intent twice is one intent, answering for the keys and events of both."""
+    for old in state.intents:
+        if _same(old, new):
+            return update_intent(state, old._replace(keys=_union(old.keys, new.keys), idents=_union(old.idents, new.idents)))
+    return state._replace(intents=(*state.intents, new))
+
+
+def update_intent(state: Protective, new: Intent) -> Protective:
+    """Replace the intent of this kind and reason. One that was ended meanwhile does not come back."""
+    return state._replace(intents=tuple(new if _same(i, new) else i for i in state.intents))
+
+
+def end_intent(state: Protective, done: Intent) -> Protective:
+    return state._replace(intents=tuple(i for i in state.intents if not _same(i, done)))
+
+
+def remember_gpus(state: Protective, snapshot: Snapshot) -> Protective:
+    """Add and update what the snapshot lists.
+
+    A GPU that is not listed any more stays (it may be lost) until another UUID has
+    its PCI address (it was swapped). No listing changes nothing. What the source
+    did not say about a known GPU stays as it was: a lost GPU says nothing of itself.
+    """
+    if not snapshot.gpus:
+        return state
+    listed = {g.identity.uuid: g.identity for g in snapshot.gpus.values() if g.identity.uuid}
+    taken = {g.pci for g in listed.values() if g.pci}
+    kept = {g.uuid: g for g in state.gpus if g.uuid in listed or g.pci not in taken}
+    for uuid, new in listed.items():
+        kept[uuid] = _merged(kept[uuid], new) if uuid in kept else new
+    return state._replace(gpus=tuple(kept[uuid] for uuid in sorted(kept, key=lambda u: (kept[u].pci, u))))
+
+
+def seen_in(snapshot: Snapshot) -> tuple[str, ...]:
+    """UUIDs of the GPUs that answered. One that is listed as lost was not seen."""
+    return tuple(g.identity.uuid for g in (snapshot.gpus or {}).values() if g.status != LOST and g.identity.uuid)
+
+
+def forget_gpu(state: Protective, uuid: str) -> Protective:
+    return state._replace(gpus=tuple(g for g in state.gpus if g.uuid != uuid))
+
+
+def _same(a: Intent, b: Intent) -> bool:
+    return (a.kind, a.reason) == (b.kind, b.reason)
+
+
+def _union(a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*a, *b)))
+
+
+def _merged(old: GpuIdentity, new: GpuIdentity) -> GpuIdentity:
+    values: Any = (was if now is None or now == "" else now for was, now in zip(old, new))
+    return GpuIdentity(*values)
+
+
+# --- text ------------------------------------------------------------------
+
+
+def dumps(state: Protective) -> str:
+    document = {
+        "schema": SCHEMA,
+        "generation": state.generation,
+        "exclusions": [e._asdict() for e in state.exclusions],
+        "own_drain": state.own_drain._asdict() if state.own_drain else None,
+        "intents": [i._asdict() for i in state.intents],
+        "gpus": [g._asdict() for g in state.gpus],
+    }
+    return json.dumps(document, indent=1) + "\n"
+
+
+def loads(text: str) -> tuple[Protective, int]:
+    """(state, how many entries could not be read and were left out). ValueError for no such document.
+
+    Entry by entry: one entry that a hand has broken must not cost the others.
+    """
+    try:
+        document = json.loads(text)
+    except RecursionError as exc:
+        raise ValueError("nested too deeply") from exc
+    if not isinstance(document, dict):
+        raise ValueError("a JSON object was expected")
+    if document.get("schema") != SCHEMA:
+        raise ValueError(f"schema {document.get('schema')!r} is not known")
+    generation = document.get("generation")
+    if not isinstance(generation, int) or isinstance(generation, bool) or generation < 0:
+        raise ValueError("key generation: a number of changes was expected")
+    exclusions, lost_a = _entries(document.get("exclusions"), _exclusion)
+    intents, lost_b = _entries(document.get("intents"), _intent)
+    gpus, lost_c = _entries(document.get("gpus"), _identity)
+    raw = document.get("own_drain")
+    drains, lost_d = _entries([] if raw is None else [raw], _own_drain)
+    state = Protective(generation, exclusions, drains[0] if drains else None, intents, gpus)
+    return state, lost_a + lost_b + lost_c + lost_d
+
+
+def _entries(raw: Any, decode: Callable[[Mapping[str, Any]], T]) -> tuple[tuple[T, ...], int]:
+    if not isinstance(raw, list):
+        return (), 0 if raw is None else 1
+    good: list[T] = []
+    for item in raw:
+        try:
+            good.append(decode(item))
+        except (TypeError, KeyError, AttributeError, ValueError):
+            continue
+    return tuple(good), len(raw) - len(good)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("text was expected")
+    return value
+
+
+def _int(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError("an integer was expected")
+    return value
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(_text(v) for v in value)
+
+
+def _exclusion(v: Mapping[str, Any]) -> Exclusion:
+    return Exclusion(_text(v["uuid"]), _text(v["code"]), _text(v["why"]), _text(v["who"]), _int(v["since_ns"]))
+
+
+def _own_drain(v: Mapping[str, Any]) -> OwnDrain:
+    return OwnDrain(_text(v["reason"]), _int(v["set_ns"]), bool(v["confirmed"]), _texts(v["keys"]), _texts(v["idents"]))
+
+
+def _intent(v: Mapping[str, Any]) -> Intent:
+    return Intent(_text(v["kind"]), _text(v["reason"]), _int(v["since_ns"]), _texts(v["keys"]), _texts(v["idents"]), _int(v["tries"]))
+
+
+def _identity(v: Mapping[str, Any]) -> GpuIdentity:
+    values: dict[str, Any] = {k: None if v[k] is None else _int(v[k]) for k in ("minor", "nvml_index", "dcgm_id")}
+    values.update({k: _text(v[k]) for k in ("uuid", "pci", "serial", "model", "slot", "vbios")})
+    values["mig"] = None if v["mig"] is None else bool(v["mig"])
+    return GpuIdentity(**values)

@@ -1,0 +1,1 @@
+"""The reader: a process of its own, the only one that talks to hardware, driver or engine."""

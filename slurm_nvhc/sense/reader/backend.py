@@ -1,0 +1,81 @@
+"""What a source of readings must offer to the reader, and which sources there are.
+
+A method that can not deliver raises PartFailed; it says which monitor finding that is.
+Methods may block or crash: the process is expendable and has a deadline.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Mapping, NamedTuple, Optional, Protocol, Sequence
+
+from slurm_nvhc.model.snapshot import Event, GpuState, PciGpu
+from slurm_nvhc.sense.kernel_log import Line
+from slurm_nvhc.sense.protocol import Request
+
+
+class PartFailed(Exception):
+    """One part of the reply could not be had. ``code`` is a MON- finding code, ``part`` as in Trouble."""
+
+    def __init__(self, code: str, part: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.part = part
+        self.detail = detail
+
+
+class Clock(NamedTuple):
+    """wall_ns: ns UTC; boot_ns: ns of the boot-time clock; boot_id: changes with each boot."""
+
+    wall_ns: int
+    boot_ns: int
+    boot_id: str
+
+
+class EngineInfo(NamedTuple):
+    """driver_loaded_ns: wall time of the last driver load, None when not known."""
+
+    version: str
+    driver: str
+    driver_loaded_ns: Optional[int] = None
+
+
+class Backend(Protocol):
+    """Called in this order, each at most once, after wait()."""
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass on the node."""
+
+    def clock(self) -> Clock: ...
+
+    def kernel_log(self) -> Sequence[Line]:
+        """The records of this boot that the kernel still has, oldest first."""
+
+    def pci(self) -> Optional[Sequence[PciGpu]]:
+        """NVIDIA GPUs on the PCI bus; None when that can not be listed."""
+
+    def engine(self) -> EngineInfo:
+        """Connect. Raises PartFailed(MON-ENGINE-ABSENT) when there is no engine."""
+
+    def gpus(self, fields: Sequence[str]) -> Sequence[GpuState]:
+        """Every GPU that the engine lists, lost ones included, with the readings asked for (catalogue names)."""
+
+    def events(self) -> Sequence[Event]:
+        """The engine's own Xid events as far as it remembers; ident must stay the same from read to read."""
+
+
+# Imported only when asked for: a source may need libraries that are not there.
+_MODULES: Final[Mapping[str, str]] = {"sim": "slurm_nvhc.sense.sim.backend"}
+
+
+def open_backend(request: Request) -> Backend:
+    """The source a request names. Raises PartFailed when there is none of that name or it can not start."""
+    module = _MODULES.get(request.backend)
+    if module is None:
+        if request.backend == "dcgm":
+            raise PartFailed("MON-ENGINE-ABSENT", "engine", "this version has no dcgm backend")
+        known = ", ".join(sorted(_MODULES))
+        raise PartFailed("MON-READER", "reader", f"unknown backend {request.backend[:40]!r}; known: {known}")
+    import importlib
+
+    backend: Backend = importlib.import_module(module).open_world(request)
+    return backend
