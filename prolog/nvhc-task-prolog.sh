@@ -29,7 +29,7 @@ unset IFS
 say() { printf 'print nvhc: %s\n' "$1"; }
 
 # --- the file: which positions and UUIDs are hidden, kept, or another job's
-constrain=unknown text='some GPUs are hidden from this job' whole='' lines=0
+constrain=unknown text='some GPUs hidden from this job' whole='' lines=0
 hidden=' ' kept=' ' hidden_uuids=' ' all_uuids=' ' job_list=''
 {
     read -r magic || magic=
@@ -112,18 +112,20 @@ case $old in
     # A task without GPUs, or one that Slurm did not bind (--gpu-bind=none on 22.05).
     without "$list"
     if [ -z "$old" ] && [ "$left_count" -lt "$count" ]; then
-        say "CUDA_VISIBLE_DEVICES is not set, so nothing can be hidden; do not use: $text"
+        say "nothing can be hidden because CUDA_VISIBLE_DEVICES is not set; wanted: $text"
     fi
     exit 0
     ;;
 esac
 
+[ -n "${SLURM_STEP_GPUS:-}${SLURM_JOB_GPUS:-}" ] || list=$job_list
+
 give_up() {
-    say "CUDA_VISIBLE_DEVICES is left as it is, $1; do not use: $text"
+    say "nothing is hidden from this task because $1; wanted: $text"
     exit 0
 }
-[ ${#old} -le 4096 ] || give_up 'it is too long'
-case $old in *[!0-9A-Za-z,_/:.-]* | ,* | *, | *,,*) give_up 'its form is not known' ;; esac
+[ ${#old} -le 4096 ] || give_up 'CUDA_VISIBLE_DEVICES is too long'
+case $old in *[!0-9A-Za-z,_/:.-]* | ,* | *, | *,,*) give_up 'the form of CUDA_VISIBLE_DEVICES is not known' ;; esac
 
 # nth LIST_OF_WORDS N: $found = word number N (from 0); fails when there is none
 nth() {
@@ -168,7 +170,7 @@ for mode in $modes; do
         break
     fi
 done
-[ -n "$understood" ] || give_up "its numbers do not fit this step's GPUs"
+[ -n "$understood" ] || give_up "the numbers in CUDA_VISIBLE_DEVICES do not fit this step's GPUs"
 
 # one_uuid PREFIX: $found = the node's only UUID that begins so
 one_uuid() {
@@ -184,7 +186,7 @@ new='' gone=''
 for token in $tokens; do
     case $token in
     *[!0-9]*)
-        case $token in GPU-*) ;; *) give_up 'it names something that is not a whole GPU' ;; esac
+        case $token in GPU-*) ;; *) give_up 'CUDA_VISIBLE_DEVICES names something that is not a whole GPU' ;; esac
         one_uuid "$token" || give_up "$token is not the beginning of exactly one GPU's UUID"
         case $hidden_uuids in *" $found "*) gone=1 && continue ;; esac
         ;;
@@ -201,7 +203,7 @@ for token in $tokens; do
 done
 [ -n "$gone" ] || exit 0
 if [ -z "$new" ]; then
-    give_up 'this task would have no GPU'
+    give_up 'it would be left without a GPU'
 fi
 
 printf 'export CUDA_VISIBLE_DEVICES=%s\n' "$new"

@@ -9,7 +9,7 @@ stops a protective step and never makes one.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, TypeVar, Union
 
 from slurm_nvhc.act import narrow
 from slurm_nvhc.act.execute import Outcome, Tools, execute
@@ -39,6 +39,7 @@ from slurm_nvhc.slurm.environment import job_from_environment, node_name
 from slurm_nvhc.slurm.node import SlurmCommands, SlurmError
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 LEDGER_SHARE: Final = 0.2  # of the budget is the longest that one wait for the ledger may take
 SECOND_LOOK_RESERVE_S: Final = 1.0  # a second reading must leave at least this much for judging
@@ -66,7 +67,7 @@ class Book:
         except MonitorError as exc:
             self._trouble(str(exc))
 
-    def ask(self, call: Callable[[Ledger], T], default: T) -> T:
+    def ask(self, call: Callable[[Ledger], T], default: U) -> Union[T, U]:
         if self._ledger is None:
             return default
         try:
@@ -214,7 +215,7 @@ def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snap
     """Judge ``snapshot`` and what changed since ``before``, with what the ledger knows of this node."""
     book, job = context.book, context.job
     known = book.ask(lambda led: led.known_gpus(), ())
-    exclusions = {e.uuid: e for e in book.ask(lambda led: led.exclusions(), ())}
+    exclusions: Mapping[str, Exclusion] = {e.uuid: e for e in book.ask(lambda led: led.exclusions(), ())}
     gres, gres_trouble = _gres(context)
     present = [g.identity for g in (snapshot.gpus or {}).values()]
     mapping = gres_file.resolve(job.positions if job is not None else None, gres, present, known, context.policy.slurm.job_gpus)
@@ -239,9 +240,9 @@ def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snap
         troubles=tuple(troubles),
     )
 
-    def fold(memory: Mapping[str, Any]) -> tuple[Judgement, Mapping[str, Any]]:
+    def fold(memory: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:
         judgement = judge(inp, memory)
-        return judgement, judgement.memory if context.keep else memory
+        return judgement, dict(judgement.memory) if context.keep else memory
 
     judgement = book.ask(lambda led: led.fold_memory(fold), None)
     if judgement is None:

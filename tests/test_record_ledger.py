@@ -12,6 +12,7 @@ from typing import Any
 
 import build
 import pytest
+
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Evidence, Finding
@@ -221,7 +222,8 @@ def test_notes(ledger: Ledger) -> None:
 
 
 def test_runs_come_back_as_they_were(ledger: Ledger) -> None:
-    finding = Finding("NVL-STORM", f"{build.uuid(3)}/link11", "link", "fail", "m", Evidence("nvlink_replay", 0, 21200), {"pci": "x"}, idents=("e",))
+    evidence = Evidence("nvlink_replay", 0, 21200)
+    finding = Finding("NVL-STORM", f"{build.uuid(3)}/link11", "link", "fail", "m", evidence, {"pci": "x"}, idents=("e",))
     change = Change(f"{build.uuid(2)}/link1", "nvlink_replay", NoData("blank"), 7, "unknown", None, 2.5, "blank before")
     given = run(
         job_id="8812", user="ada", partition="gpu", gpus=(build.uuid(1),), policy_hash="h", snapshot=build.snapshot(build.gpu(1)),
@@ -261,7 +263,8 @@ def test_a_prolog_finishes_the_row_of_its_baseline(ledger: Ledger) -> None:
 
 def test_hostile_text_and_numbers_are_kept_somehow(ledger: Ledger) -> None:
     nasty = "a\nb\x00\udcff'; DROP TABLE runs;--" + "x" * 100_000
-    number = ledger.record_run(run(job_id=nasty, user=nasty, gpus=(nasty,), started_ns=10**40, exit_code=-(10**40), decision={"o": object()}))
+    hostile = run(job_id=nasty, user=nasty, gpus=(nasty,), started_ns=10**40, exit_code=-(10**40), decision={"o": object()})
+    number = ledger.record_run(hostile)
     assert [r.id for r in ledger.runs_of_job(nasty)] == [number]
     assert ledger.runs_of_job(nasty)[0].started_ns == 2**63 - 1
     ledger.exclude(Exclusion(nasty, nasty, nasty, nasty, 10**40))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import random
 import select
@@ -11,6 +12,7 @@ from typing import Any
 
 import forked
 import pytest
+
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
 from slurm_nvhc.record import ledger as ledger_module
 from slurm_nvhc.record.ledger import Ledger
@@ -135,7 +137,7 @@ def test_kill_at_random_moments_loses_nothing_promised(folder: str) -> None:
     promised = -1
     for _round in range(40):
         reading, acks = os.pipe()
-        pid = forked.start(lambda: writer(folder, promised + 1, acks))
+        pid = forked.start(functools.partial(writer, folder, promised + 1, acks))
         os.close(acks)
         select.select([reading], [], [], 30)
         time.sleep(chance.uniform(0, 0.02))  # not to wait for something: the moment of the kill is the point

@@ -115,12 +115,13 @@ def _narrow(inp: PlanInput, wish: Wish) -> Iterable[Step]:
         return
     codes = {u: wd.ordered(f)[0].code for u, f in wish.exclude.items()}
     codes.update({u: inp.exclusions[u].code for u in wish.hide if u in inp.exclusions})
-    told = ", ".join(f"{inp.name(u)} ({codes[u]})" for u in wish.hide)
+    told = ", ".join(inp.name(u) for u in wish.hide)
+    grounds = ", ".join(dict.fromkeys(codes[u] for u in wish.hide))
     findings = tuple(f for u in wish.hide for f in wish.exclude.get(u, ()))
     yield Step(
         st.NARROW,
         reason=_plain(inp, findings) if findings else _excluded_reason(inp, wish.hide),
-        why=f"{told} hidden from this job",
+        why=f"{told} hidden from this job: {grounds}",
         keys=tuple(f"{codes[u]} {u}" for u in wish.hide),
         uuids=wish.hide,
     )

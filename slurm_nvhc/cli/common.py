@@ -71,7 +71,8 @@ def add_json_option(parser: argparse.ArgumentParser) -> None:
 
 
 def site(args: argparse.Namespace) -> Site:
-    return Site(*(os.path.abspath(p) for p in (args.config, args.state, args.run)), slurm_conf=args.slurm_conf)
+    config, state, run = (os.path.abspath(p) for p in (args.config, args.state, args.run))
+    return Site(config, state, run, args.slurm_conf)
 
 
 def node(args: argparse.Namespace) -> str:

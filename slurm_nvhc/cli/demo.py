@@ -87,7 +87,9 @@ def _one(out: Console, seen: Seen, run: Optional[Run], gpus: tuple[GpuIdentity, 
             out.print(f"  the job's output begins with: {line}")
         out.print(f"  the task starts with CUDA_VISIBLE_DEVICES={seen.task_env.get('CUDA_VISIBLE_DEVICES', '')}", style="bold")
         return
-    out.print(f"\n[{seen.hook}] job {seen.job}, {seen.seconds * 1000:.0f} ms, exit {seen.status}: ", common.verdict_text(seen.verdict), sep="")
+    out.print(
+        f"\n[{seen.hook}] job {seen.job}, {seen.seconds * 1000:.0f} ms, exit {seen.status}: ", common.verdict_text(seen.verdict), sep=""
+    )
     if run is None:
         return
     if seen.hook == "epilog":

@@ -7,13 +7,13 @@ import os
 
 from slurm_nvhc.cli import common
 from slurm_nvhc.hooks import install as setup
+from slurm_nvhc.policy import show as policy_show
 from slurm_nvhc.policy import source
 
 
 def options(args: argparse.Namespace) -> setup.Options:
     where, name = common.site(args), common.node(args)
     policy = source.load(where.config, f"{where.state}/{name}", name, "").policy
-    narrowing = policy.narrow.enabled or source.narrows_anywhere(where.config)
     return setup.Options(
         libdir=os.path.abspath(args.libdir),
         config=where.config,
@@ -22,7 +22,7 @@ def options(args: argparse.Namespace) -> setup.Options:
         slurm_conf=where.slurm_conf or os.environ.get("SLURM_CONF", ""),
         kill_switch=os.path.abspath(args.kill_switch),
         budgets=policy.budgets,
-        narrowing=narrowing,
+        narrowing=policy_show.narrows_anywhere(where.config),
         dry_run=args.dry_run,
         purge=getattr(args, "purge", False),
     )
@@ -40,12 +40,15 @@ def _tell(args: argparse.Namespace, report: setup.Report) -> int:
     if args.json:
         common.say_json({"schema": 1, "done": report.done, "lines": [line._asdict() for line in report.lines], "warnings": report.warnings})
         return common.FOUND if report.warnings else common.OK
+    if args.dry_run:
+        print("dry run: nothing is changed; it would say:")
     for line in report.done:
         print(line)
     if report.lines:
-        print("\nlines for slurm.conf, then `scontrol reconfigure`:\n")
+        print("\nfor slurm.conf, then `scontrol reconfigure`:\n")
         for entry in report.lines:
-            print(entry)
+            print(f"  # {entry.why}{' (is there already)' if entry.present else ''}\n  {entry.text}")
+        print()
     for warning in report.warnings:
         print(f"warning: {warning}")
     return common.FOUND if report.warnings else common.OK

@@ -39,10 +39,14 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def command(
-        parent: "argparse._SubParsersAction[argparse.ArgumentParser]", name: str, run: str, text: str, more: str = "", site: bool = True
+        parent: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: str, text: str, more: str = "", site: bool = True
     ) -> argparse.ArgumentParser:
         sub = parent.add_parser(
-            name, help=text, description=f"{text}\n\n{more}".strip(), formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+            name,
+            help=text,
+            description=f"{text}\n\n{more}".strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         sub.set_defaults(call=run)
         common.add_json_option(sub)
@@ -91,14 +95,18 @@ def parser() -> argparse.ArgumentParser:
     policy_show.add_argument("--model", default="", help="as for GPUs of this model")
     policy_show.add_argument("--schema", action="store_true", help="print the JSON Schema of policy files instead")
 
-    hooks = commands.add_parser("hooks", help="put the hooks on this node, or take them away").add_subparsers(metavar="COMMAND", required=True)
+    hooks = commands.add_parser("hooks", help="put the hooks on this node, or take them away").add_subparsers(
+        metavar="COMMAND", required=True
+    )
     for name, text in (
         ("install", "write the launchers that slurmd runs, and print the slurm.conf lines"),
         ("remove", "take the launchers away; a harmless stub stays while slurm.conf names one"),
     ):
         sub = command(hooks, name, f"hooks:{name}", text)
         sub.add_argument("--libdir", default="/usr/libexec/nvhc", metavar="DIR", help="where the launchers go (%(default)s)")
-        sub.add_argument("--kill-switch", default="/etc/nvhc/disabled", metavar="FILE", help="a file that switches all hooks off while it exists")
+        sub.add_argument(
+            "--kill-switch", default="/etc/nvhc/disabled", metavar="FILE", help="a file that switches all hooks off while it exists"
+        )
         sub.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
         if name == "remove":
             sub.add_argument("--purge", action="store_true", help="delete ledger and run directory too")

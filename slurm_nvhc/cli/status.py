@@ -16,9 +16,9 @@ from slurm_nvhc.record.run import Run
 
 def status(args: argparse.Namespace) -> int:
     name, where = common.node(args), common.site(args)
-    loaded = source.load(where.config, f"{where.state}/{name}", name, "")
     with common.open_ledger(args) as ledger:
         facts = _facts(ledger)
+    loaded = source.load(where.config, f"{where.state}/{name}", name, "")
     latest = [run for run in facts["runs"].values() if run is not None]
     verdict = fd.worst(run.verdict for run in latest)
     if args.json:

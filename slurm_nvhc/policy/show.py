@@ -11,7 +11,7 @@ from slurm_nvhc.policy.compile import Document, compile_policy
 from slurm_nvhc.policy.compiled import Level, Policy, Rule
 from slurm_nvhc.policy.schema import json_schema
 
-__all__ = ["Check", "check", "effective", "json_schema"]
+__all__ = ["Check", "check", "effective", "json_schema", "narrows_anywhere"]
 
 
 class Check(NamedTuple):
@@ -47,6 +47,16 @@ def effective(path: str, node: str = "", partition: str = "", model: str = "") -
     """
     policy = compiled.resolve(_compile(path), node, partition)
     return to_json(policy.for_model(model) if model else policy)
+
+
+def narrows_anywhere(path: str) -> bool:
+    """Does the policy narrow on any partition, node or model? Then the task prolog is wanted. False for a broken file."""
+    try:
+        document = _compile(path if source.read_site(path) is not None else "")
+    except NvhcError:
+        return False
+    parts = [document["base"], *(patch for section in ("models", "partitions", "nodes") for _, patch in document[section])]
+    return any(part.get("narrow", {}).get("enabled") for part in parts)
 
 
 def to_json(policy: Policy) -> dict[str, Any]:

@@ -225,6 +225,7 @@ class Ledger:
         try:
             body = body_of(run)
             packed = pack_snapshot(run.snapshot) if run.snapshot else None
+            concerned = [text(uuid) for uuid in gpus_concerned(run)]
         except (TypeError, ValueError, RecursionError) as exc:
             raise MonitorError(self._store.path, f"run of {run.hook}", f"can not be kept: {exc}") from exc
         before = None if run.before_run is None else int64(run.before_run)
@@ -252,8 +253,7 @@ class Ledger:
                        before_run, body, snapshot, job_id, finished) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 1)""",
                     values,
                 )
-            gpus = [(text(uuid), run_id) for uuid in gpus_concerned(run)]
-            conn.executemany("INSERT OR IGNORE INTO run_gpus VALUES (?, ?)", gpus)
+            conn.executemany("INSERT OR IGNORE INTO run_gpus VALUES (?, ?)", [(uuid, run_id) for uuid in concerned])
             return run_id
 
         return self._store.write(work)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from typing import Any, Callable, Iterator
 
 import machine
 import pytest
+
+Starter = Callable[[Any], Any]
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 WHY_NOT = machine.why_not()
@@ -32,3 +36,10 @@ def pytest_runtest_makereport(item, call):  # type: ignore[no-untyped-def]
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "without_slurm: a test of the harness itself that needs no Slurm")
+
+
+@pytest.fixture
+def start() -> Iterator[Starter]:
+    """Start a Cluster or a Site for this test: ``site = start(Site(nodes=4))``. All are ended with the test."""
+    with contextlib.ExitStack() as stack:
+        yield stack.enter_context

@@ -363,7 +363,7 @@ DebugFlags=NO_CONF_HASH
 
     def wait_node(self, state: str, name: str = "n1", seconds: float = 20.0) -> Node:
         """Wait until the node's state is ``state`` exactly."""
-        return self._explain(lambda: wait_until(f"{name} to be {state}", lambda: _if(self.node(name), lambda n: n.state == state), seconds))
+        return self.wait_until(f"{name} to be {state}", lambda: _if(self.node(name), lambda n: n.state == state), seconds)
 
     def job(self, job_id: str) -> JobInfo:
         text = self.run("scontrol", "-o", "show", "job", job_id).stdout
@@ -376,13 +376,11 @@ DebugFlags=NO_CONF_HASH
 
     def wait_job(self, job_id: str, state: str, seconds: float = 30.0) -> JobInfo:
         """Wait until the job's state is ``state`` exactly."""
-        return self._explain(
-            lambda: wait_until(f"job {job_id} to be {state}", lambda: _if(self.job(job_id), lambda j: j.state == state), seconds)
-        )
+        return self.wait_until(f"job {job_id} to be {state}", lambda: _if(self.job(job_id), lambda j: j.state == state), seconds)
 
     def wait_quiet(self, seconds: float = 30.0) -> None:
         """Wait until no job runs, waits or completes any more: every epilog has ended."""
-        self._explain(lambda: wait_until("all jobs to end", lambda: not self.run("squeue", "-h").stdout.strip(), seconds))
+        self.wait_until("all jobs to end", lambda: not self.run("squeue", "-h").stdout.strip(), seconds)
 
     def output(self, job_id: str) -> str:
         return (self.root / "work" / f"{job_id}.out").read_text()
@@ -412,10 +410,10 @@ DebugFlags=NO_CONF_HASH
                 parts.append("\n".join([f"--- {path.name}", *lines]))
         return "\n".join(parts)
 
-    def _explain(self, action: Callable[[], T]) -> T:
-        """Add the logs' ends to a wait that failed: the directory is gone when the report is read."""
+    def wait_until(self, what: str, probe: Callable[[], Optional[T]], seconds: float = 30.0) -> T:
+        """Poll, and add the logs' ends to a wait in vain: the directory is gone when the report is read."""
         try:
-            return action()
+            return wait_until(what, probe, seconds)
         except SlurmTrouble as exc:
             raise SlurmTrouble(f"{exc}\n{self.log_tails()}") from None
 

@@ -102,7 +102,10 @@ class World(SimState):
     def apply(self, op: Mapping[str, Any]) -> None:
         """One operation as a mapping: {"op": "add", "target": "g3.link11.replay", "amount": 5}."""
         name, arguments = check_operation(op)
-        getattr(self, name)(**arguments)
+        try:
+            getattr(self, name)(**arguments)
+        except (TypeError, ValueError, AttributeError) as exc:
+            raise InputError(f"operation {name}", "", f"has an argument of the wrong type: {exc}") from exc
 
     def reboot(self, down_s: float = 180.0) -> None:
         """New boot id, clock and kernel log; counters are cleared as the catalogue says."""
@@ -215,6 +218,8 @@ class World(SimState):
 
         on_pci: it stays on the bus and reads all ones; False: it is gone from there too.
         """
+        if not isinstance(engine_lists, bool) or not isinstance(on_pci, bool):
+            raise InputError(f"lose {gpu}", "", "engine_lists and on_pci are true or false")
         for card in self._some(gpu):
             card.listed, card.status = engine_lists, snap.LOST
             card.on_pci, card.responds = on_pci, False
@@ -294,7 +299,7 @@ class World(SimState):
             if options.get("kind") not in LIES:
                 raise InputError("engine", "key kind", "is not a lie", "known: " + ", ".join(LIES))
             if options["kind"] == "frozen":
-                options["gpus"] = [gpu for gpu in self.to_json()["gpus"]]
+                options["gpus"] = self.to_json()["gpus"]
         if behaviour == "absent":
             self.engine_events = []
         self.behaviour, self.options = behaviour, options

@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 from typing import Optional
 
-from harness import Cluster, wait_until
+from harness import Cluster
 
 from slurm_nvhc.hooks import install
 from slurm_nvhc.record.ledger import Ledger
@@ -33,7 +33,6 @@ rules:
   remap: {finding: MEM-REMAP-FAILED, field: row_remap_failure, fail: {value_is: 1}, action: drain}
 """
 NARROW_RULES = DRAIN_RULES.replace("action: drain}", "action: narrow}") + "narrow: {enabled: true}\n"
-PROLOG_AT_ALLOCATION = "PrologFlags=Alloc"
 
 
 class Site:
@@ -46,7 +45,13 @@ class Site:
     """
 
     def __init__(
-        self, policy: str = DRAIN_RULES, nodes: int = 1, narrowing: bool = False, health_check: int = 0, conf: str = "", constrain: bool = False
+        self,
+        policy: str = DRAIN_RULES,
+        nodes: int = 1,
+        narrowing: bool = False,
+        health_check: int = 0,
+        conf: str = "",
+        constrain: bool = False,
     ) -> None:
         self.cluster = Cluster(nodes=nodes, constrain=constrain)
         root = self.cluster.root
@@ -54,10 +59,15 @@ class Site:
         self.python = root / "opt" / "env" / "bin" / "python"
         self.worlds = {name: str(root / "worlds" / f"{name}.json") for name in self.cluster.names}
         self.options = install.Options(
-            libdir=str(root / "libexec"), config=str(root / "etc-nvhc" / "policy.yaml"), state=str(root / "var"), run=str(root / "run-nvhc"),
-            slurm_conf=str(self.cluster.slurm_conf), kill_switch=str(root / "etc-nvhc" / "disabled"), python=str(self.python),
+            libdir=str(root / "libexec"),
+            config=str(root / "etc-nvhc" / "policy.yaml"),
+            state=str(root / "var"),
+            run=str(root / "run-nvhc"),
+            slurm_conf=str(self.cluster.slurm_conf),
+            kill_switch=str(root / "etc-nvhc" / "disabled"),
+            python=str(self.python),
             narrowing=narrowing,
-        )  # fmt: skip
+        )
         self._policy = policy
         self._health_check = health_check
         self._conf = conf
@@ -129,7 +139,7 @@ class Site:
             return []
         ledger = Ledger.open(directory, 5.0)
         try:
-            return [run for run in all_runs(ledger) if hook in ("", run.hook)]
+            return [run for run in reversed(ledger.recent_runs(1000)) if hook in ("", run.hook)]
         finally:
             ledger.close()
 
@@ -140,28 +150,24 @@ class Site:
             found = [run for run in self.runs(hook, node) if job_id in ("", run.job_id)]
             return found[-1] if found else None
 
-        return wait_until(f"a run of the {hook} {job_id}", probe)
+        return self.cluster.wait_until(f"a run of the {hook} {job_id}", probe)
 
     def narrow_files(self, node: str = "n1") -> list[str]:
         folder = f"{self.options.run}/{node}/narrow"
         return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
 
 
-def held_job(site: Site, script: str = "", *args: str) -> Held:
-    return Held(site, script, args)
-
-
 class Held:
-    """A batch job that runs until it is let go: the moment in which things happen to the node."""
+    """A batch job that runs until it is let go: the time in which things happen to the node."""
 
-    def __init__(self, site: Site, script: str, args: tuple[str, ...]) -> None:
-        self._cluster = site.cluster
+    def __init__(self, cluster: Cluster, *args: str, script: str = "") -> None:
+        self._cluster = cluster
         wait = 'touch "started.$SLURM_JOB_ID"; while [ ! -e "go.$SLURM_JOB_ID" ]; do sleep 0.05; done'
-        self.job_id = site.cluster.sbatch(f"{script}\n{wait}", *args)
+        self.job_id = cluster.sbatch(f"{script}\n{wait}", *args)
 
     def wait_started(self) -> Held:
         started = self._cluster.root / "work" / f"started.{self.job_id}"
-        self._cluster.explained(lambda: wait_until(f"job {self.job_id} to start", started.exists, 30))
+        self._cluster.wait_until(f"job {self.job_id} to start", started.exists)
         return self
 
     def let_go(self) -> None:

@@ -1,0 +1,7 @@
+"""Brings the rigs' fixture to the contract's tests."""
+
+from __future__ import annotations
+
+from contract_support import rig
+
+__all__ = ["rig"]

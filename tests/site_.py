@@ -1,0 +1,96 @@
+"""A node of its own for a test: simulated world, policy, gres.conf, state and run directories, and the hooks' command."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from slurm_nvhc.record.ledger import Ledger
+from slurm_nvhc.sense.sim.world import World
+
+
+class Site:
+    def __init__(self, root: Path, preset: str = "hgx-h100-8", policy: dict[str, Any] | None = None) -> None:
+        self.root = root
+        self.world_file = str(root / "world.json")
+        self.config = root / "policy.yaml"
+        self.slurm_conf = root / "slurm.conf"
+        World.preset(preset).save(self.world_file)
+        self.write_policy(policy or {})
+        self.slurm_conf.write_text("ClusterName=test\n")
+        (root / "gres.conf").write_text("Name=gpu Type=h100 File=/dev/nvidia[0-7]\n")
+        self.scontrol("exit 1")
+
+    def write_policy(self, policy: dict[str, Any]) -> None:
+        engine = {"backend": "sim", "world": self.world_file}
+        document = {"schema": 1, "engine": engine, "slurm": {"bin_dir": str(self.root)}, **policy}
+        self.config.write_text(yaml.safe_dump(document))
+        self.config.chmod(0o644)
+
+    def scontrol(self, script: str) -> None:
+        """A scontrol of this test's own; each call is noted in scontrol.calls."""
+        path = self.root / "scontrol"
+        path.write_text(f'#!/bin/sh\necho "$*" >>{self.root}/scontrol.calls\n{script}\n')
+        path.chmod(0o755)
+
+    def slurm(self) -> Path:
+        """A scontrol that knows one node: idle until it is drained. Returns the file that holds the drain's reason."""
+        drained = self.root / "drained"
+        self.scontrol(f"""case "$1" in
+  update) for word; do case "$word" in reason=*|Reason=*) printf '%s' "${{word#*=}}" >{drained};; esac; done;;
+  *) printf 'NodeName=n1\\n   State=IDLE%s ThreadsPerCore=1\\n' "$([ -e {drained} ] && echo +DRAIN)"
+     [ -e {drained} ] && printf '   Reason=%s [root@2026-01-01T00:00:00]\\n' "$(cat {drained})";;
+esac
+exit 0""")
+        return drained
+
+    def calls(self) -> list[str]:
+        path = self.root / "scontrol.calls"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def edit(self):
+        return World.edit(self.world_file)
+
+    def arguments(self, hook: str) -> list[str]:
+        places = ["--config", str(self.config), "--state", str(self.root / "state"), "--run", str(self.root / "run")]
+        return [sys.executable, "-I", "-m", "slurm_nvhc.hooks", hook, *places]
+
+    def environment(self, job: int | None, gpus: str = "0,1,2,3", **more: str) -> dict[str, str]:
+        env = {"SLURMD_NODENAME": "n1"}
+        if job is not None:
+            env |= {
+                "SLURM_JOB_ID": str(job), "SLURM_JOB_UID": "1000", "SLURM_JOB_USER": "alice", "SLURM_JOB_PARTITION": "gpu",
+                "SLURM_JOB_GPUS": gpus, "CUDA_VISIBLE_DEVICES": gpus, "SLURM_CONF": str(self.slurm_conf),
+            }  # fmt: skip
+        return {**env, **more}
+
+    def hook(self, hook: str, job: int | None = None, gpus: str = "0,1,2,3", **more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.arguments(hook), env=self.environment(job, gpus, **more), capture_output=True, text=True, timeout=60, check=False
+        )
+
+    def ledger(self) -> Ledger:
+        return Ledger.open(str(self.root / "state" / "n1"), 5.0)
+
+    def last(self, hook: str):
+        with self.ledger() as ledger:
+            return ledger.last_run(hook)
+
+    def nvhc(self, *words: str, code: int | None = 0) -> str:
+        command = [sys.executable, "-m", "slurm_nvhc.cli.main", *words]
+        places = ["--config", str(self.config), "--state", str(self.root / "state"), "--run", str(self.root / "run"), "--node", "n1"]
+        env = {**os.environ, "SLURM_CONF": str(self.slurm_conf)}
+        done = subprocess.run([*command, *places], capture_output=True, text=True, env=env, timeout=60, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        if code is not None:
+            assert done.returncode == code, f"{done.returncode}: {done.stdout}\n{done.stderr}"
+        return done.stdout + done.stderr
+
+    def nvhc_json(self, *words: str, code: int | None = 0) -> Any:
+        return json.loads(self.nvhc(*words, "--json", code=code))

@@ -1,0 +1,173 @@
+"""The nvhc command, as a process: output, JSON and exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from site_ import Site
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """A node on which job 8812 met a storm on gpu3 link11, in observe mode, and job 8813 was clean."""
+    site = Site(tmp_path_factory.mktemp("cli"))
+    site.hook("prolog", 8812)
+    with site.edit() as world:
+        world.storm("g3.link11", "replay", 21200, 2460)
+    site.hook("epilog", 8812)
+    site.hook("prolog", 8813, gpus="4")
+    site.hook("epilog", 8813, gpus="4")
+    return site
+
+
+def nvhc(*words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "slurm_nvhc.cli.main", *words], capture_output=True, text=True, timeout=120, check=False)
+
+
+def test_demo_shows_the_main_job():
+    done = nvhc("demo")
+    assert done.returncode == 0, done.stdout + done.stderr
+    for part in ("+21200", "NVL-STORM gpu3", "link11", "in 41m job 8812", "CUDA_VISIBLE_DEVICES=2,4,5", "sinfo -R"):
+        assert part in done.stdout
+    parts = json.loads(nvhc("demo", "--json").stdout)["parts"]
+    assert [p["ok"] for p in parts] == [True, True]
+
+
+def test_demo_keeps_what_was_asked_to_be_kept(tmp_path: Path):
+    done = nvhc("demo", "--keep", str(tmp_path / "kept"))
+    command = done.stdout.strip().splitlines()[-1].removeprefix("kept: nvhc ")
+    assert "NVL-STORM" in nvhc(*command.split()).stdout
+    again = nvhc("demo", "--keep", str(tmp_path / "kept"))
+    assert again.returncode == 3
+    assert "Traceback" not in again.stderr
+
+
+def test_explain_a_job(site: Site):
+    text = site.nvhc("explain", "8812", code=1)
+    for part in ("NVL-STORM", "gpu3", "0000:4b:00.0 link11", "21200", "41m", "nvl_storm", "observe mode", "alice"):
+        assert part in text
+    found = site.nvhc_json("explain", "8812", code=1)
+    epilog = next(r for r in found["runs"] if r["hook"] == "epilog")
+    evidence = epilog["findings"][0]["evidence"]
+    assert (evidence["before"], evidence["after"], evidence["amount"]) == (0, 21200, 21200)
+    assert site.nvhc_json("explain", "8813")["verdict"] == "ok"
+
+
+def test_explain_a_gpu_by_any_name(site: Site):
+    uuid = site.nvhc_json("explain", "gpu3", code=1)["what"].split()[1]
+    for name in (uuid, uuid[:12], "g3", "0000:4b:00.0", "00000000:4B:00.0"):
+        assert uuid in site.nvhc("explain", name, code=1)
+    assert "several GPUs fit" in site.nvhc("explain", "GPU-", code=2)
+    assert site.nvhc_json("explain", "gpu4")["verdict"] == "ok"
+
+
+def test_explain_the_node_and_nonsense(site: Site):
+    assert "NVL-STORM" in site.nvhc("explain", "n1", code=1)
+    assert "neither a job id" in site.nvhc("explain", "nonsense", code=2)
+    assert "recent jobs: 8813, 8812" in site.nvhc("explain", "4711", code=2)
+
+
+def test_status(site: Site):
+    facts = site.nvhc_json("status")
+    assert facts["runs"]["epilog"]["job_id"] == "8813"
+    assert len(facts["gpus"]) == 8
+    assert facts["verdict"] == "ok"
+    text = site.nvhc("status")
+    assert "job 8813" in text
+    assert "0000:4b:00.0" in text
+
+
+def test_check_capture_and_compare(site: Site, tmp_path: Path):
+    before, after = tmp_path / "a.json", tmp_path / "b.json"
+    site.nvhc("capture", "-o", str(before))
+    with site.edit() as world:
+        world.add("g5.link2.crc_flit", 7)
+        world.advance(60)
+    site.nvhc("capture", "-o", str(after))
+    assert "no counter moved" in site.nvhc("check", "--since", str(before), "--now", str(before))
+    compared = site.nvhc_json("check", "--since", str(before), "--now", str(after), code=None)
+    assert {(c["field"], c["amount"]) for c in compared["changes"]} == {("nvlink_crc_flit", 7), ("nvlink_crc_flit_total", 7)}
+    assert site.nvhc_json("check", code=None)["snapshot"]["schema"] == 1
+
+
+def test_check_remembers_nothing(site: Site):
+    with site.ledger() as ledger:
+        before = ledger.fold_memory(lambda m: (m, m)), len(ledger.recent_runs(500))
+    site.nvhc("check", code=None)
+    with site.ledger() as ledger:
+        assert (ledger.fold_memory(lambda m: (m, m)), len(ledger.recent_runs(500))) == before
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"\xff\xfe", b'{"schema": 99}', b'{"schema": 1}', b'{"schema": 1, "node": 5}', b"[" * 100_000,
+     b'{"schema":1,"node":"n","source":"s","engine":"","boot_id":"b","wall_ns":"x","boot_ns":1}',
+     b'{"schema":1,"node":"n","source":"s","engine":"","boot_id":"b","wall_ns":1,"boot_ns":1,"gpus":[1]}'],
+)  # fmt: skip
+def test_broken_captures(site: Site, tmp_path: Path, content: bytes):
+    path = tmp_path / "broken.json"
+    path.write_bytes(content)
+    said = site.nvhc("check", "--now", str(path), code=2)
+    assert str(path) in said
+    assert len(said.strip().splitlines()) == 1
+    assert "can not be read" in site.nvhc("check", "--since", str(tmp_path / "none"), code=2)
+
+
+def test_policy_check_and_show(site: Site, tmp_path: Path):
+    assert "ok, policy" in site.nvhc("policy", "check")
+    broken = tmp_path / "policy.yaml"
+    broken.write_text("schema: 1\nrules:\n  nvl_strom: {mode: enforce}\n")
+    said = site.nvhc("policy", "check", str(broken), code=2)
+    assert "line 3" in said
+    assert "nvl_storm" in said
+    assert site.nvhc_json("policy", "show")["rules"]["nvl_storm"]["mode"] == "observe"
+    assert site.nvhc_json("policy", "show", "--model", "NVIDIA H200")["expect"]["links"] == 18
+    assert "$defs" in site.nvhc_json("policy", "show", "--schema")
+
+
+def test_replay_exit_codes(tmp_path: Path):
+    good = Path(__file__).parent.parent / "etc" / "demo" / "drain.yaml"
+    assert nvhc("replay", str(good)).returncode == 0
+    missed = tmp_path / "missed.yaml"
+    missed.write_text(good.read_text().replace("verdict: fail", "verdict: ok"))
+    assert nvhc("replay", str(missed)).returncode == 1
+    wrong = tmp_path / "wrong.yaml"
+    wrong.write_text(good.read_text().replace("storm:", "strom:"))
+    done = nvhc("replay", str(wrong))
+    assert (done.returncode, len(done.stderr.strip().splitlines())) == (2, 1)
+    assert "strom" in done.stderr
+    assert "line" in done.stderr
+    assert nvhc("replay", str(tmp_path / "none.yaml")).returncode == 2
+
+
+def test_a_node_without_a_ledger(tmp_path: Path):
+    done = nvhc("status", "--state", str(tmp_path / "state"), "--config", str(tmp_path / "p"), "--node", "n1")
+    assert done.returncode == 2
+    assert "no ledger" in done.stderr
+    assert not (tmp_path / "state").exists()
+
+
+def test_excluded_gpus_are_listed_and_released(tmp_path: Path):
+    site = Site(tmp_path, policy={"rules": {"nvl_storm": {"mode": "enforce"}}, "narrow": {"enabled": True}})
+    site.slurm()
+    site.hook("prolog", 1)
+    with site.edit() as world:
+        world.storm("g2.link1", "replay", 9000, 600)
+    site.hook("epilog", 1)
+    listed = site.nvhc_json("gpu", "list")["exclusions"]
+    assert [e["code"] for e in listed] == ["NVL-STORM"]
+    assert "gpu2" in site.nvhc("gpu", "list")
+    assert "is not excluded" in site.nvhc("gpu", "release", "gpu1", code=2)
+    assert "released" in site.nvhc("gpu", "release", "gpu2")
+    assert site.nvhc_json("gpu", "list")["exclusions"] == []
+
+
+def test_output_into_a_closed_pipe(site: Site):
+    command = f"{sys.executable} -m slurm_nvhc.cli.main policy show | head -1"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.stderr == ""

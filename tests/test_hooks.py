@@ -1,0 +1,163 @@
+"""The hooks as processes: environment in, ledger and exit code out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from site_ import Site
+
+HEAVY = (
+    "argparse", "asyncio", "ctypes", "dataclasses", "email", "http", "inspect", "jinja2", "logging", "msgspec", "pathlib",
+    "rich", "shutil", "subprocess", "tempfile", "unittest", "urllib", "yaml",
+)  # fmt: skip
+
+DRAINS = {"rules": {"nvl_storm": {"mode": "enforce"}}}
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+def test_healthy_hooks_import_light_modules_only_and_call_nothing(site: Site):
+    site.hook("prolog", 1)  # compiles the policy; from now on it is loaded compiled
+    listing = (
+        "import sys, runpy, atexit, json\n"
+        "atexit.register(lambda: print(json.dumps(sorted(m.partition('.')[0] for m in sys.modules))))\n"
+        "sys.argv = sys.argv[1:]\n"
+        "runpy.run_module('slurm_nvhc.hooks', run_name='__main__', alter_sys=True)\n"
+    )
+    for hook in ("prolog", "epilog", "health_check"):
+        arguments = site.arguments(hook)
+        command = [sys.executable, "-I", "-c", listing, *arguments[3:]]
+        done = subprocess.run(command, env=site.environment(2), capture_output=True, text=True, timeout=60, check=False)
+        loaded = set(json.loads(done.stdout)) - {"runpy", "importlib", "pkgutil"}
+        assert not loaded & set(HEAVY), (hook, sorted(loaded & set(HEAVY)))
+    assert site.last("epilog").verdict == "ok"
+    assert site.calls() == []
+
+
+def test_the_main_job(site: Site):
+    site.write_policy(DRAINS)
+    site.slurm()
+    assert site.hook("prolog", 8812).returncode == 0
+    with site.edit() as world:
+        world.storm("g3.link11", "replay", 21200, 2460)
+    assert site.hook("epilog", 8812).returncode == 0
+    run = site.last("epilog")
+    assert run.verdict == "fail"
+    assert [d["kind"] for d in run.outcome["done"] if d["ok"]] == ["drain"]
+    update = [c for c in site.calls() if c.startswith("update")]
+    assert len(update) == 1
+    for part in ("nvhc: NVL-STORM gpu3", "0000:4b:00.0", "link11", "replay", "+21200", "41m", "job 8812"):
+        assert part in update[0]
+    assert "state=drain" in update[0].lower()
+
+
+def test_a_fault_at_prolog_fails_on_purpose_once_the_node_is_drained(site: Site):
+    with site.edit() as world:
+        world.set("g1.395", 1)
+    refused = site.hook("prolog", 1)
+    assert refused.returncode == 0, "without a drain in place, failing would leave an anonymous Prolog error"
+    with site.ledger() as ledger:
+        assert len(ledger.intents()) == 1
+    site.slurm()
+    assert site.hook("prolog", 2).returncode == 97
+    assert site.hook("prolog", 3, gpus="4,5").returncode == 0, "a job without the bad GPU runs"
+
+
+def test_many_hooks_at_once(site: Site):
+    site.hook("prolog", 1)
+    with ThreadPoolExecutor(8) as pool:
+        codes = list(pool.map(lambda n: site.hook("prolog", 100 + n, gpus=str(n % 8)).returncode, range(16)))
+        codes += list(pool.map(lambda n: site.hook("epilog", 100 + n, gpus=str(n % 8)).returncode, range(16)))
+    assert set(codes) == {0}
+    with site.ledger() as ledger:
+        jobs = {r.job_id: r.verdict for r in ledger.recent_runs(200) if r.hook == "epilog"}
+    assert jobs == {str(100 + n): "ok" for n in range(16)}
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"SLURM_JOB_ID": ""},
+        {"SLURM_JOB_ID": "x" * 100_000},
+        {"SLURM_JOB_GPUS": "one,two"},
+        {"SLURM_JOB_GPUS": "0-999999999"},
+        {"SLURM_JOB_GPUS": ","},
+        {"SLURM_JOB_USER": "al\nice\x1b[31m"},
+        {"SLURM_JOB_USER": "\udcff\udcfe"},
+        {"SLURM_JOB_UID": "-1"},
+        {"SLURMD_NODENAME": "../../etc"},
+        {"SLURMD_NODENAME": ""},
+        {"SLURM_JOB_PARTITION": "p" * 5000},
+        {"SLURM_CONF": "/nonexistent/slurm.conf"},
+        {"CUDA_VISIBLE_DEVICES": "GPU-\x00"[:4]},
+    ],
+)
+def test_hostile_environments(site: Site, more: dict[str, str]):
+    for hook in ("prolog", "epilog"):
+        done = site.hook(hook, 7, **more)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert site.calls() == []
+
+
+def test_nothing_in_the_environment(site: Site):
+    for hook in ("prolog", "epilog", "health_check"):
+        done = subprocess.run(site.arguments(hook), env={}, capture_output=True, text=True, timeout=60, check=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("arguments", [[], ["prolog"], ["nonsense", "--config", "x"], ["prolog", "--state"], ["prolog", "--what", "x"]])
+def test_wrong_arguments_never_fail_a_job(arguments: list[str]):
+    done = subprocess.run([sys.executable, "-I", "-m", "slurm_nvhc.hooks", *arguments], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_an_epilog_without_prolog_and_a_job_without_gpus(site: Site):
+    site.hook("epilog", 5)
+    run = site.last("epilog")
+    assert (run.verdict, [f.code for f in run.findings]) == ("unknown", ["NO-BASELINE"])
+    environment = site.environment(6)
+    del environment["SLURM_JOB_GPUS"], environment["CUDA_VISIBLE_DEVICES"]
+    for hook in ("prolog", "epilog"):
+        assert subprocess.run(site.arguments(hook), env=environment, check=False).returncode == 0
+    assert site.last("epilog").verdict == "ok"
+
+
+def test_a_requeued_job_is_compared_with_its_own_start(site: Site):
+    """Restart counts differ between a run's prolog and epilog; the newest unfinished prolog counts."""
+    site.hook("prolog", 9, SLURM_JOB_RESTART_COUNT="0")
+    with site.edit() as world:
+        world.add("g0.link1.replay", 50)
+    site.hook("epilog", 9, SLURM_JOB_RESTART_COUNT="1")
+    assert site.last("epilog").verdict != "ok"
+    site.hook("prolog", 9, SLURM_JOB_RESTART_COUNT="1")
+    site.hook("epilog", 9, SLURM_JOB_RESTART_COUNT="2")
+    assert [c for c in site.last("epilog").changes if c.amount] == []
+
+
+def test_a_node_without_gpus_is_nothing_to_worry_about(tmp_path: Path):
+    site = Site(tmp_path, "cpu-only")
+    (tmp_path / "gres.conf").write_text("")
+    with site.edit() as world:
+        world.engine("absent")
+    for hook in ("prolog", "epilog", "health_check"):
+        site.hook(hook, 1)
+        assert site.last(hook).verdict == "ok", site.last(hook).findings
+
+
+def test_a_state_directory_that_can_not_be_used_stops_no_protection(site: Site):
+    site.write_policy(DRAINS)
+    (site.root / "state").write_text("in the way")
+    reason = site.slurm()
+    assert site.hook("prolog", 1).returncode == 0
+    with site.edit() as world:
+        world.set("g0.395", 1)
+    assert site.hook("epilog", 1).returncode == 0
+    assert "MEM-REMAP-FAILED" in reason.read_text(), "an absolute fault needs no memory"

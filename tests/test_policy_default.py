@@ -1,0 +1,100 @@
+"""etc/policy.yaml: the packaged policy says what its table says, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.catalog import findings as codes
+from slurm_nvhc.policy import compiled
+from slurm_nvhc.policy.compile import compile_policy
+from slurm_nvhc.policy.compiled import Level, Rule
+
+POLICY = compiled.resolve(compile_policy(None, ""))
+RULES = POLICY.rules
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda r: r.name)
+def test_every_rule_has_unit_source_and_why(rule: Rule) -> None:
+    assert rule.unit
+    assert rule.why
+    assert rule.source.startswith(("vendor", "measured", "our judgement"))
+
+
+@pytest.mark.parametrize(
+    ("mode", "action", "names"),
+    [
+        ("enforce", "drain", ["gpu_lost", "xid_off_bus", "xid_gsp", "recovery_action", "row_remap_failure", "sram_threshold", "ecc_uncorrectable",
+                              "xid_ecc", "retired_pages", "nvl_down", "xid_nvlink", "fabric_state", "fabric_error"]),
+        ("observe", "drain", ["xid_contained", "nvl_storm", "nvl_replay", "nvl_recovery", "nvl_crc", "pcie_width"]),
+        ("observe", "notify", ["row_remap_pending", "xid_memory", "ecc_off", "pcie_replay", "thermal_slowdown", "thermal_slowdown_now",
+                               "thermal_margin", "power_brake", "power_brake_now", "xid_app_users", "xid_other"]),
+        ("observe", "note", ["row_remapped", "ecc_corrected", "xid_app"]),
+        ("enforce", "note", ["retired_pages_pending"]),
+        ("off", "notify", ["gpu_temp", "memory_temp"]),
+        ("off", "none", ["power_cap"]),
+    ],
+)  # fmt: skip
+def test_modes_and_actions(mode: str, action: str, names: list[str]) -> None:
+    assert sorted(n for n, r in RULES.items() if (r.mode, r.action) == (mode, action)) == sorted(names)
+
+
+def test_sections_are_the_built_in_defaults() -> None:
+    assert POLICY.monitor == compiled.Monitor()
+    assert POLICY.budgets == compiled.Budgets()
+    assert POLICY.narrow == compiled.Narrow()
+    assert POLICY.mode == "enforce"
+
+
+def test_thresholds_of_the_table() -> None:
+    assert RULES["gpu_lost"].fail == (Level(lost=True, consecutive=2, witness=True),)
+    assert RULES["nvl_down"].fail == (Level(went_down=True, consecutive=2, spacing_s=60.0, settle_s=300.0),)
+    assert RULES["nvl_replay"].fail == RULES["nvl_recovery"].fail == (Level(increase_at_least=3.0, hits=2, of_last=5),)
+    assert RULES["nvl_storm"].fail == (Level(rate_at_least=100 / 60, increase_at_least=100.0),)
+    assert RULES["nvl_crc"].fail == (Level(rate_at_least=100.0, min_window_s=60.0),)
+    assert RULES["retired_pages"].fail == (Level(value_at_least=63.0),)
+    assert RULES["xid_contained"].fail == (Level(xid=(94,), hits=2, within_s=86400.0),)
+    assert RULES["xid_nvlink"].fail == (Level(xid=(74,), unless_peer_xid=(79,)),)
+    assert RULES["xid_ecc"].fail == (Level(xid=(64, 95, 140)), Level(xid=(48,), unless_xid=(94,)))
+    assert RULES["recovery_action"].fail == (
+        Level(value_at_least=1.0, value_is_not=(3, 4)), Level(value_is=(4,), unless=(("row_remap_pending", (1,)),))
+    )  # fmt: skip
+    assert RULES["thermal_slowdown"].fail == (Level(share_above=0.1, hits=2, of_last=5),)
+
+
+def test_a_count_since_a_reset_fails_only_where_any_count_is_one_too_many() -> None:
+    assert {n for n, r in RULES.items() if r.after_reset == "fail"} == {"nvl_storm", "ecc_uncorrectable"}
+
+
+def test_application_xids_never_fail() -> None:
+    for rule in RULES.values():
+        assert not {13, 31, 43, 45} & {x for level in rule.fail for x in level.xid or ()}
+        assert not any(level.xid_other for level in rule.fail)
+
+
+def test_no_rule_reads_a_lifetime_count_as_a_fault_but_the_page_table() -> None:
+    for rule in RULES.values():
+        for level in (*rule.warn, *rule.fail):
+            values = (level.value_above, level.value_at_least, level.value_is, level.value_is_not)
+            if any(v is not None for v in values) and rule.name != "retired_pages":
+                assert all(cat.BY_NAME[f].kind != cat.COUNTER for f in rule.fields), rule.name
+
+
+@pytest.mark.parametrize(
+    ("model", "links"),
+    [("NVIDIA H100 80GB HBM3", 18), ("NVIDIA H200", 18), ("NVIDIA B200", 18), ("NVIDIA A100-SXM4-40GB", 12), ("NVIDIA A100-SXM4-80GB", 12),
+     ("Tesla V100-SXM2-16GB", 6), ("Tesla V100-SXM2-32GB", 6), ("NVIDIA A100 80GB PCIe", None), ("NVIDIA H100 PCIe", None),
+     ("NVIDIA GH200 480GB", None), ("NVIDIA H200 NVL", None)],
+)  # fmt: skip
+def test_links_expected_by_model(model: str, links: int | None) -> None:
+    assert POLICY.for_model(model).expect.links == links
+
+
+def test_limits_in_degrees_are_judged_only_where_boards_give_degrees() -> None:
+    assert POLICY.for_model("NVIDIA A100-SXM4-80GB").rules["gpu_temp"].mode == "observe"
+    assert POLICY.for_model("NVIDIA H100 80GB HBM3").rules["gpu_temp"].mode == "off"
+
+
+def test_codes_of_faults_have_a_rule() -> None:
+    without = {c.code for c in codes.ALL if c.klass in ("gpu", "link")} - {r.finding for r in RULES.values()}
+    assert without == {"GPU-SWAPPED", "GPU-NEW", "GPU-EXCLUDED", "SITE-RULE", "NO-DATA", "PCIE-GEN"}
