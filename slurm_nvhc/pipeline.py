@@ -217,7 +217,8 @@ def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snap
     known = book.ask(lambda led: led.known_gpus(), ())
     exclusions: Mapping[str, Exclusion] = {e.uuid: e for e in book.ask(lambda led: led.exclusions(), ())}
     gres, gres_trouble = _gres(context)
-    present = [g.identity for g in (snapshot.gpus or {}).values()]
+    # Without a listing, the GPUs known from before say which are the job's: the kernel log may convict one of them.
+    present = [g.identity for g in snapshot.gpus.values()] if snapshot.gpus is not None else known
     mapping = gres_file.resolve(job.positions if job is not None else None, gres, present, known, context.policy.slurm.job_gpus)
     window = _window(context, snapshot, baseline, before)
     scope = None if job is None else frozenset(mapping.uuids)

@@ -149,6 +149,15 @@ def test_a_streak_does_not_survive_a_reboot():
     assert run("health_check", again, rules, memory=one.memory).decision.verdict == "warn"
 
 
+def test_only_a_single_shot_asks_for_a_second_look_at_a_state():
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True, consecutive=2)), expect=Expect(links=2))
+    bad = snapshot(with_link(gpu(0), 1, nvlink_state="down"))
+    assert run("prolog", bad, rules, gpus=(0,)).second_look
+    assert not run("health_check", bad, rules).second_look
+    patient = policy(DOWN, expect=Expect(links=2))  # observations at least a minute apart
+    assert not run("prolog", bad, patient, gpus=(0,)).second_look
+
+
 def test_settle_time_after_boot_and_driver_load():
     rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True, settle_s=300)), expect=Expect(links=2))
     bad = with_link(gpu(0), 1, nvlink_state="down")

@@ -24,7 +24,8 @@ def test_every_rule_has_unit_source_and_why(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("mode", "action", "names"),
     [
-        ("enforce", "drain", ["gpu_lost", "xid_off_bus", "xid_gsp", "recovery_action", "row_remap_failure", "sram_threshold", "ecc_uncorrectable",
+        ("enforce", "drain", ["gpu_lost", "xid_off_bus", "xid_gsp", "recovery_action", "row_remap_failure", "sram_threshold",
+                              "ecc_uncorrectable",
                               "xid_ecc", "retired_pages", "nvl_down", "xid_nvlink", "fabric_state", "fabric_error"]),
         ("observe", "drain", ["xid_contained", "nvl_storm", "nvl_replay", "nvl_recovery", "nvl_crc", "pcie_width"]),
         ("observe", "notify", ["row_remap_pending", "xid_memory", "ecc_off", "pcie_replay", "thermal_slowdown", "thermal_slowdown_now",

@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from typing import Any, Callable
 
 import forked
@@ -182,6 +183,21 @@ def test_a_broken_mirror_beside_a_good_ledger_is_made_anew(folder: str, raw: byt
     state = mirror.read(folder).state
     assert state is not None
     assert state.own_drain == DRAIN
+
+
+def test_a_fifo_in_the_mirror_s_place_hangs_nobody(folder: str) -> None:
+    filled(folder)
+    a_fifo(mirror.path_in(folder))
+    pid = forked.start(lambda: Ledger.open(folder, 5.0).close())
+    deadline = time.monotonic() + 20
+    while not (done := os.waitpid(pid, os.WNOHANG))[0]:
+        if time.monotonic() > deadline:
+            forked.kill(pid)
+            pytest.fail("hangs")
+        time.sleep(0.01)
+    assert done[1] == 0
+    with Ledger.open(folder, 5.0) as ledger:
+        expect_protective(ledger)
 
 
 def test_a_missing_mirror_is_made_anew(folder: str) -> None:

@@ -38,7 +38,8 @@ def ledger(folder: str) -> Any:
 
 
 def run(**more: Any) -> Run:
-    return Run(**{"hook": "epilog", "started_ns": T0, "ended_ns": T0 + 1, "verdict": "ok", **more})
+    at_ns = more.pop("at_ns", T0)
+    return Run(**{"hook": "epilog", "started_ns": at_ns, "ended_ns": at_ns, "verdict": "ok", **more})
 
 
 def sql(folder: str, statement: str, *values: Any) -> list[Any]:
@@ -305,9 +306,9 @@ def test_a_compressed_bomb_is_no_data(ledger: Ledger, folder: str) -> None:
 
 
 def test_prune_keeps_what_is_needed(ledger: Ledger) -> None:
-    old = ledger.record_run(run(started_ns=T0 - 40 * DAY, job_id="old", gpus=("GPU-a",)))
-    before = ledger.record_run(run(started_ns=T0 - 35 * DAY, job_id="before"))
-    after = ledger.record_run(run(started_ns=T0 - DAY, before_run=before))
+    old = ledger.record_run(run(at_ns=T0 - 40 * DAY, job_id="old", gpus=("GPU-a",)))
+    before = ledger.record_run(run(at_ns=T0 - 35 * DAY, job_id="before"))
+    after = ledger.record_run(run(at_ns=T0 - DAY, before_run=before))
     long_job = ledger.save_baseline("long", build.snapshot(at_ns=T0 - 50 * DAY))
     gone_job = ledger.save_baseline("gone", build.snapshot(at_ns=T0 - 95 * DAY))
     ledger.exclude(Exclusion("GPU-a", "X", "", "nvhc", 1))
@@ -323,10 +324,15 @@ def test_prune_keeps_what_is_needed(ledger: Ledger) -> None:
     assert ledger.prune(30.0, T0) == 0
 
 
+def test_a_run_counts_from_its_end(ledger: Ledger) -> None:
+    ledger.record_run(run(started_ns=T0 - 40 * DAY, ended_ns=T0))  # the epilog of a long job
+    assert ledger.prune(30.0, T0 + DAY) == 0
+
+
 def test_a_chain_of_health_checks_is_pruned(ledger: Ledger) -> None:
     previous = None
     for i in range(10):
-        previous = ledger.record_run(run(hook="health_check", started_ns=T0 - (10 - i) * DAY, before_run=previous))
+        previous = ledger.record_run(run(hook="health_check", at_ns=T0 - (10 - i) * DAY, before_run=previous))
     assert ledger.prune(4.5, T0) == 5  # of the six older ones, the last is what the first kept one was measured from
     assert len(ledger.recent_runs(99)) == 5
 
@@ -334,7 +340,7 @@ def test_a_chain_of_health_checks_is_pruned(ledger: Ledger) -> None:
 def test_prune_goes_in_small_steps_and_gives_space_back(ledger: Ledger, folder: str) -> None:
     blob = {"x": [os.urandom(500).hex() for _ in range(40)]}
     for _ in range(30):
-        ledger.record_run(run(started_ns=T0 - 40 * DAY, outcome=blob))
+        ledger.record_run(run(at_ns=T0 - 40 * DAY, outcome=blob))
     pages = sql(folder, "PRAGMA page_count")[0][0]
     assert [ledger.prune(30.0, T0, limit=20) for _ in range(3)] == [20, 10, 0]
     assert sql(folder, "PRAGMA page_count")[0][0] < pages / 2
@@ -342,7 +348,7 @@ def test_prune_goes_in_small_steps_and_gives_space_back(ledger: Ledger, folder: 
 
 @pytest.mark.parametrize("keep_days", [float("nan"), float("inf"), -1.0, 1e300])
 def test_prune_with_nonsense_deletes_nothing(ledger: Ledger, keep_days: float) -> None:
-    ledger.record_run(run(started_ns=1))
+    ledger.record_run(run(at_ns=1))
     assert ledger.prune(keep_days, T0) == 0
 
 

@@ -77,6 +77,21 @@ def test_a_hook_that_has_the_old_file_open_follows_to_the_new_one(folder: str) -
         assert [e.uuid for e in again.exclusions()] == ["GPU-1", "GPU-2"]
 
 
+def test_a_file_is_not_set_aside_under_a_running_transaction(folder: str) -> None:
+    from slurm_nvhc.errors import MonitorError
+
+    def fold(memory: dict[str, Any]) -> tuple[None, dict[str, Any]]:
+        with open(os.path.join(folder, "ledger.sqlite3"), "r+b") as file:
+            file.write(b"x" * 100)
+        with pytest.raises(MonitorError, match="held by another process"):
+            Ledger.open(folder, 0.2)
+        return None, {"kept": 1}
+
+    with Ledger.open(folder, 5.0) as ledger:
+        ledger.fold_memory(fold)
+        assert not [n for n in os.listdir(folder) if "corrupt" in n]
+
+
 def test_damage_found_in_the_middle_is_survived_by_the_same_call(folder: str) -> None:
     with Ledger.open(folder, 5.0) as ledger:
         ledger.set_own_drain(OwnDrain("nvhc: x", 1, True))

@@ -117,16 +117,18 @@ def test_events_and_troubles_are_cleaned() -> None:
     assert (reply.troubles[0].code, reply.troubles[0].part, len(reply.troubles[0].detail)) == ("MON-READER", "x", 300)
 
 
+KEYS = ["identity", "status", "readings", "links", "0", "uuid", "pci", "pcie_replay", "x"]
+PARTS = ["clock", "kernel_log", "pci", "engine", "gpus", "events", "trouble"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(st.sampled_from(["identity", "status", "readings", "links", "0", "uuid", "pci", "pcie_replay", "x"]), inner, max_size=4),
+    | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4),
     max_leaves=12,
 )
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(["clock", "kernel_log", "pci", "engine", "gpus", "events", "trouble"]), st.sampled_from(["gpus", "events", "code"]), JSON)
+@given(st.sampled_from(PARTS), st.sampled_from(["gpus", "events", "code"]), JSON)
 def test_nothing_makes_it_raise(part: str, key: str, value: Any) -> None:
     decode(json.dumps({"part": part, "known": True, key: value}) + "\n", ASKED)
     reply = gpus({UUID: value})

@@ -25,7 +25,8 @@ def test_numbers_are_unique_and_the_catalogue_is_whole() -> None:
 def test_values_are_of_the_known_words() -> None:
     for xid in xids.ALL:
         assert xid.app_fault in (xids.YES, xids.OFTEN, xids.MAYBE, xids.NO, xids.SYMPTOM), xid
-        assert xid.meaning and xid.klass, xid
+        assert xid.meaning, xid
+        assert xid.klass, xid
         assert xid.action == xid.action.upper(), xid
 
 

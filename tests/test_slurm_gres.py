@@ -105,7 +105,9 @@ def test_hostlists() -> None:
 # --- resolve
 
 
-def mapping(asked: Sequence[int], files: tuple[str, ...], gpus: Sequence[GpuIdentity] = EIGHT, known: Sequence[GpuIdentity] = ()) -> gres.GpuMapping:
+def mapping(
+    asked: Sequence[int], files: tuple[str, ...], gpus: Sequence[GpuIdentity] = EIGHT, known: Sequence[GpuIdentity] = ()
+) -> gres.GpuMapping:
     return resolve(asked, GresList(files), gpus, known)
 
 
@@ -214,9 +216,11 @@ def test_job_without_gpus() -> None:
 
 
 @given(
-    st.lists(st.integers(0, 12), max_size=8), st.lists(st.integers(0, 9), max_size=10),
-    st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.integers(0, 9))), max_size=9), st.sampled_from(["position", "minor", "index"]),
-)  # fmt: skip
+    st.lists(st.integers(0, 12), max_size=8),
+    st.lists(st.integers(0, 9), max_size=10),
+    st.lists(st.tuples(st.integers(0, 9), st.one_of(st.none(), st.integers(0, 9))), max_size=9),
+    st.sampled_from(["position", "minor", "index"]),
+)
 def test_resolve_never_raises_and_names_present_gpus_only(
     asked: list[int], files: list[int], rows: list[tuple[int, Optional[int]]], numbers: str
 ) -> None:

@@ -174,7 +174,23 @@ def test_R12_uuids_need_no_positions_and_no_constrain_line(run: Run) -> None:
 
 @pytest.mark.parametrize(
     "visible",
-    ["GPU-,2", "GPU-ffff,2", "MIG-5c8a0e3f,2", "MIG-GPU-1111/1/0", "9,2", "x", "2,,5", ",2", "2,5,", "2 5", "2;reboot", "$(id)", "*", "99999999999", "0" * 5000],
+    [
+        "GPU-,2",
+        "GPU-ffff,2",
+        "MIG-5c8a0e3f,2",
+        "MIG-GPU-1111/1/0",
+        "9,2",
+        "x",
+        "2,,5",
+        ",2",
+        "2,5,",
+        "2 5",
+        "2;reboot",
+        "$(id)",
+        "*",
+        "99999999999",
+        "0" * 5000,
+    ],
 )
 def test_R12_what_is_not_understood_is_left_and_told(run: Run, visible: str) -> None:
     out = run((2, 5), (5,), SLURM_JOB_GPUS="2,5", CUDA_VISIBLE_DEVICES=visible)
@@ -199,7 +215,9 @@ def test_R12_what_is_not_understood_is_left_and_told(run: Run, visible: str) -> 
         (False, "2,3,1", "1,3", "1"),
     ],
 )
-def test_numbers_are_positions_or_counted_within_the_step(run: Run, constrain: Optional[bool], given: str, visible: str, after: str) -> None:
+def test_numbers_are_positions_or_counted_within_the_step(
+    run: Run, constrain: Optional[bool], given: str, visible: str, after: str
+) -> None:
     positions = tuple(int(n) for n in given.split(","))
     assert run(positions, (3,), constrain, SLURM_STEP_GPUS=given, CUDA_VISIBLE_DEVICES=visible)[0] == f"export CUDA_VISIBLE_DEVICES={after}"
 
@@ -251,7 +269,8 @@ def test_a_damaged_file_hides_nothing_and_says_so(run: Run, content: bytes) -> N
 
 
 @pytest.mark.parametrize(
-    "line", [b"gpu", b"gpu x GPU-1 hide", b"gpu 3 `id` hide", b"gpu 99999999999999999999 GPU-1 hide", b"constrain perhaps", b"* * *", b"\xff\xfe"]
+    "line",
+    [b"gpu", b"gpu x GPU-1 hide", b"gpu 3 `id` hide", b"gpu 99999999999999999999 GPU-1 hide", b"constrain perhaps", b"* * *", b"\xff\xfe"],
 )
 def test_a_strange_line_is_passed_over(run: Run, line: bytes) -> None:
     run((2, 3), (3,))
@@ -273,5 +292,16 @@ def test_a_strange_position_list_hides_nothing_wrong(run: Run, given: str) -> No
 
 def test_users_variables_do_no_harm(run: Run) -> None:
     """Names that the script uses itself, and an IFS of the user's."""
-    out = run((2, 3), (3,), SLURM_JOB_GPUS="2,3", CUDA_VISIBLE_DEVICES="2,3", IFS="0123,", new="9", gone="1", list="7", hidden=" 2 ", ENV="/nonexistent")
+    out = run(
+        (2, 3),
+        (3,),
+        SLURM_JOB_GPUS="2,3",
+        CUDA_VISIBLE_DEVICES="2,3",
+        IFS="0123,",
+        new="9",
+        gone="1",
+        list="7",
+        hidden=" 2 ",
+        ENV="/nonexistent",
+    )
     assert out == ["export CUDA_VISIBLE_DEVICES=2", "export SLURM_JOB_GPUS=2", SAID]

@@ -172,7 +172,9 @@ def _ours(inp: PlanInput, wish: Wish, state: NodeState, pending: list[Intent]) -
         steps.append(Step(st.OWN, reason=base.reason, why="the node is out by our own drain", keys=base.keys, idents=same))
     longer = base.reason
     if new and inp.policy.drain.extend:
-        longer = wd.extend(base.reason, _briefs(inp, wish, new), inp.policy.drain.max_length)
+        # A request to extend that was tried before keeps its text: it may still be applied late, and is known by it.
+        tried = [i.reason for i in pending if i.reason.startswith(f"{base.reason};") and set(new) <= set(i.keys)]
+        longer = tried[0] if tried else wd.extend(base.reason, _briefs(inp, wish, new), inp.policy.drain.max_length)
     if longer != base.reason:
         idents = _union(same, (x for i in pending for x in i.idents), wish.idents)
         keys = _union(base.keys, new)

@@ -135,18 +135,14 @@ def _was_given(inp: PlanInput, finding: Finding) -> bool:
 
 
 def _by_gpu(decision: Decision, settled: frozenset[str]) -> dict[str, list[Proposal]]:
-    """The proposals to narrow or drain by the GPU they are about ('' = none), without settled findings.
-
-    A monitor finding never becomes "GPU n is bad", so it is about no GPU.
-    """
+    """The proposals to narrow or drain by the GPU they are about ('' = none), without settled findings."""
     table: dict[str, list[Proposal]] = {}
     for proposal in decision.proposals:
         if proposal.action not in (fd.NARROW, fd.DRAIN):
             continue
         findings = tuple(f for f in proposal.findings if not f.idents or not settled.issuperset(f.idents))
         if findings:
-            uuid = "" if all(f.klass == "monitor" for f in findings) else proposal.uuid
-            table.setdefault(uuid, []).append(proposal._replace(findings=findings))
+            table.setdefault(proposal.uuid, []).append(proposal._replace(findings=findings))
     return table
 
 
@@ -157,6 +153,7 @@ def _gpu_hindrance(inp: PlanInput, uuid: str, proposals: Sequence[Proposal], exc
         return "the fault is not of one GPU"
     for finding in _findings(proposals):
         code = BY_CODE.get(finding.code)
+        # A monitor finding never becomes "GPU n is bad".
         if code is None or not code.narrowable or finding.klass in ("node", "switch", "monitor"):
             return f"{finding.code} is not a fault to narrow for"
     if uuid in inp.exclusions:

@@ -64,7 +64,11 @@ class Input(NamedTuple):
         return self.snapshot.gpus or {}
 
     def job_uuids(self) -> frozenset[str]:
-        return frozenset(self.mapping.uuids) if self.job is not None and self.mapping is not None else frozenset()
+        """The job's GPUs, those that are gone included as far as their position tells which they were."""
+        if self.job is None or self.mapping is None:
+            return frozenset()
+        gone = (self.mapping.by_position.get(position, "") for position in self.mapping.missing)
+        return frozenset((*self.mapping.uuids, *filter(None, gone)))
 
     def in_scope(self, uuid: str) -> bool:
         """Is this GPU's window judged here? Job hooks judge the job's GPUs, the health check all."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from slurm_nvhc.catalog import findings as codes
 from slurm_nvhc.judge import memory as mem
 from slurm_nvhc.judge import monitor
-from slurm_nvhc.judge.context import PROLOG, Input, Judgement, Memory
+from slurm_nvhc.judge.context import HEALTH_CHECK, PROLOG, Input, Judgement, Memory
 from slurm_nvhc.judge.decide import decide
 from slurm_nvhc.judge.events import judge_events
 from slurm_nvhc.judge.presence import judge_presence
@@ -39,7 +39,9 @@ def judge(inp: Input, memory: Memory) -> Judgement:
         findings=ordered,
         decision=decide(ordered),
         memory=notes.memory(),
-        second_look=second_look or readings.second_look,
+        # A health check comes again by itself: its observations are minutes apart, and a link that
+        # trains after boot is not down twice because it was looked at twice in two seconds (NVSentinel#1701).
+        second_look=second_look or (readings.second_look and inp.hook != HEALTH_CHECK),
         gpu_verdicts=_gpu_verdicts(inp, ordered),
     )
 

@@ -19,7 +19,7 @@ Complain = Callable[[tuple[Any, ...], str, str], InputError]
 DEFAULTS: Final = {"finding": "SITE-RULE", "action": "note", "mode": "enforce", "sticky": False, "after_reset": "warn"}
 _TEXTS: Final = ("unit", "source", "why")
 # Codes that other parts of the program give and explain; a rule of the policy can not speak for them.
-_NOT_FOR_RULES: Final = ("NO-DATA", "NO-BASELINE", "COUNTER-RESET", "GPU-EXCLUDED", "GPU-SWAPPED", "GPU-NEW")
+NOT_FOR_RULES: Final = ("NO-DATA", "NO-BASELINE", "COUNTER-RESET", "GPU-EXCLUDED", "GPU-SWAPPED", "GPU-NEW")
 
 
 def as_lists(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ def _level(raw: Mapping[str, Any], fields: Sequence[cat.Field], kind: str, path:
 
 def _check_whole(rule: Mapping[str, Any], out: Mapping[str, Any], complain: Complain) -> None:
     code = codes.BY_CODE.get(out["finding"])
-    allowed = [c.code for c in codes.ALL if c.klass != "monitor" and c.code not in _NOT_FOR_RULES]
+    allowed = [c.code for c in codes.ALL if c.klass != "monitor" and c.code not in NOT_FOR_RULES]
     if code is None:
         close = {c.lower(): c for c in allowed}
         hint = nearest(out["finding"], close, "docs/policy.md lists the codes")

@@ -13,7 +13,7 @@ _PAGES: Final = 256  # given back to the file system per call: 1 MiB
 
 
 def prune(conn: sqlite3.Connection, keep_days: float, now_ns: int, limit: int) -> int:
-    """Delete at most ``limit`` runs older than ``keep_days`` before ``now_ns``; returns how many.
+    """Delete at most ``limit`` runs that ended more than ``keep_days`` before ``now_ns``; returns how many.
 
     A run stays while a run that is itself kept was measured from it. Protective
     state, memory and notes are never touched. Call it inside a write transaction.
@@ -24,9 +24,9 @@ def prune(conn: sqlite3.Connection, keep_days: float, now_ns: int, limit: int) -
     open_cutoff = now_ns - int(max(keep_days, OPEN_DAYS) * _DAY_NS)
     ids = conn.execute(
         """SELECT id FROM runs AS old
-           WHERE started_ns < ? AND (open = 0 OR started_ns < ?)
-             AND NOT EXISTS (SELECT 1 FROM runs AS kept WHERE kept.before_run = old.id AND kept.started_ns >= ?)
-           ORDER BY started_ns LIMIT ?""",
+           WHERE ended_ns < ? AND (open = 0 OR ended_ns < ?)
+             AND NOT EXISTS (SELECT 1 FROM runs AS kept WHERE kept.before_run = old.id AND kept.ended_ns >= ?)
+           ORDER BY ended_ns LIMIT ?""",
         (cutoff, open_cutoff, cutoff, max(0, limit)),
     ).fetchall()
     conn.executemany("DELETE FROM run_gpus WHERE run_id = ?", ids)

@@ -27,7 +27,7 @@ _TABLES: Final = (
         open INTEGER NOT NULL DEFAULT 0, finished INTEGER NOT NULL DEFAULT 0)""",
     "CREATE INDEX runs_job ON runs (job_id, id)",
     "CREATE INDEX runs_hook ON runs (hook, id)",
-    "CREATE INDEX runs_start ON runs (started_ns)",
+    "CREATE INDEX runs_end ON runs (ended_ns)",
     "CREATE INDEX runs_before ON runs (before_run) WHERE before_run IS NOT NULL",
     "CREATE TABLE run_gpus (uuid TEXT NOT NULL, run_id INTEGER NOT NULL, PRIMARY KEY (uuid, run_id)) WITHOUT ROWID",
     "CREATE INDEX run_gpus_run ON run_gpus (run_id)",

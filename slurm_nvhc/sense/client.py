@@ -61,13 +61,14 @@ def read_snapshot(
     )
     result = child.run([sys.executable or "python3", "-I", "-m", MODULE], deadline_s, request=protocol.encode(request))
     reply = decode(result.reply, request.fields)
-    troubles = list(reply.troubles)
+    troubles = [t for t in reply.troubles if t.code != "MON-ENGINE-LIES"]
     ended = _ending(result, reply, deadline_s)
     if ended:
         troubles.append(ended)
-    if reply.lies:
-        shown = "; ".join(reply.lies[:_SHOWN_LIES])
-        more = f"; and {len(reply.lies) - _SHOWN_LIES} more" if len(reply.lies) > _SHOWN_LIES else ""
+    lies = [*(t.detail for t in reply.troubles if t.code == "MON-ENGINE-LIES"), *reply.lies]
+    if lies:
+        shown = "; ".join(lies[:_SHOWN_LIES])
+        more = f"; and {len(lies) - _SHOWN_LIES} more" if len(lies) > _SHOWN_LIES else ""
         troubles.append(Trouble("MON-ENGINE-LIES", "engine", clean(shown, 300 - len(more)) + more))
     if reply.engine is not None and reply.gpus == {} and reply.pci:
         troubles.append(Trouble("MON-ENGINE-EMPTY", "engine", f"the engine knows no GPU, the PCI bus has {len(reply.pci)}"))

@@ -17,7 +17,7 @@ PARTS: Final = ("clock", "kernel_log", "pci", "engine", "gpus", "events")
 ALL_FIELDS: Final = tuple(f.name for f in cat.ALL)
 # More than this in one read is a storm; the first tell the cause, the last the present.
 # Bounded because a reply longer than the client reads would lose everything after it.
-MAX_EVENTS: Final = 2000
+MAX_EVENTS: Final = 1000
 
 
 class Request(NamedTuple):

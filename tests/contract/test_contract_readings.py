@@ -103,7 +103,7 @@ def test_link_states(rig: Rig) -> None:
 
 def test_waiting_lets_time_pass_on_the_node(rig: Rig) -> None:
     rig.do("set", target="g3.link16.state", value="down")
-    rig.do("schedule", at_s=60, op={"op": "set", "target": "g3.link16.state", "value": "up"})
+    rig.do("schedule", at_s=60, change={"op": "set", "target": "g3.link16.state", "value": "up"})
     first = rig.read()
     second = rig.read(wait_s=61)
     assert gpu(first, 3).links[16]["nvlink_state"] == "down"

@@ -101,7 +101,8 @@ def _kernel_log(request: Request, backend: Backend, clock: Clock, emit: Emit) ->
             "known": True,
             "cursor": str(after),
             "events": [e._asdict() for e in _bounded(new, "kernel_log", emit)],
-            "reported": [e._asdict() for e in reported[-protocol.MAX_EVENTS :]],
+            # For recognition only: no text, which is what makes a reply long.
+            "reported": [e._replace(text="", process="")._asdict() for e in reported[-protocol.MAX_EVENTS :]],
         }
     )
 

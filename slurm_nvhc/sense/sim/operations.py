@@ -23,7 +23,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "slow_burn": Operation(("link", "counter", "per_hour", "seconds")),
     "throttle": Operation(("gpu", "reason", "share", "seconds")),
     "advance": Operation(("seconds",)),
-    "schedule": Operation(("at_s", "op")),
+    "schedule": Operation(("at_s", "change")),
     "gpu_reset": Operation(("gpu",)),
     "driver_reload": Operation(),
     "reboot": Operation((), ("down_s",)),
@@ -60,5 +60,5 @@ def check_operation(op: Any) -> tuple[str, dict[str, Any]]:
             near = difflib.get_close_matches(str(key), list(allowed), n=1)
             raise InputError(f"operation {name}", f"key {str(key)[:40]}", "is not known", f"did you mean {near[0]}?" if near else "")
     if name == "schedule":
-        check_operation(arguments["op"])
+        check_operation(arguments["change"])
     return str(name), arguments

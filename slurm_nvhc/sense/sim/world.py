@@ -93,10 +93,10 @@ class World(SimState):
             self.apply(operation)
         self.move_clock(end)
 
-    def schedule(self, at_s: float, op: Mapping[str, Any]) -> None:
+    def schedule(self, at_s: float, change: Mapping[str, Any]) -> None:
         """Have an operation, as apply() takes it, happen ``at_s`` seconds from now."""
-        check_operation(op)
-        self.pending.append((self.wall_ns + int(_seconds("schedule", at_s) * NS), dict(op)))
+        check_operation(change)
+        self.pending.append((self.wall_ns + int(_seconds("schedule", at_s) * NS), dict(change)))
         self.pending.sort(key=lambda item: item[0])  # stable: same moment, same order
 
     def apply(self, op: Mapping[str, Any]) -> None:
