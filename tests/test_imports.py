@@ -20,8 +20,8 @@ PURE = {"compare", "judge"}
 
 # What a hook's healthy path must not load: each of these costs more than the hook itself, or is not light by nature.
 HEAVY = {
-    "argparse", "asyncio", "dataclasses", "email", "http", "importlib.metadata", "inspect", "jinja2", "logging", "msgspec", "multiprocessing",
-    "pathlib", "rich", "shutil", "socket", "subprocess", "tempfile", "unittest", "urllib", "yaml",
+    "argparse", "asyncio", "dataclasses", "email", "http", "importlib.metadata", "inspect", "jinja2", "logging", "msgspec",
+    "multiprocessing", "pathlib", "rich", "shutil", "socket", "subprocess", "tempfile", "unittest", "urllib", "yaml",
 }  # fmt: skip
 # Side effects enter through sense/, act/ and record/: pure rooms touch no clock, environment, file or process.
 IMPURE = {"os", "time", "subprocess", "socket", "sqlite3", "signal", "fcntl", "random", "io", "select", "syslog", "threading"}

@@ -86,6 +86,10 @@ def test_a_broken_edit_leaves_the_last_good_one_and_is_announced_once(site: Path
     assert load(site, state).first
     site.write_text(GOOD)
     assert load(site, state) == LoadedPolicy(good)
+    site.write_text(GOOD + "#")
+    load(site, state)
+    site.write_text(BROKEN + "#")
+    assert load(site, state).first  # mended in between: news again
 
 
 def test_broken_from_the_start_means_the_packaged_policy(site: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +161,7 @@ def test_what_is_no_plain_file_is_a_trouble_and_hangs_nothing(tmp_path: Path, st
     os.mkfifo(fifo)
     for path in (fifo, tmp_path, "/dev/zero", "bad\0name"):
         assert len(load(path, state).troubles) == 1
+    assert "is not a plain file" in load(fifo, state).troubles[0].detail
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away, and only root checks")

@@ -157,6 +157,12 @@ def test_the_guilty_one_of_many_is_found() -> None:
     assert "line 703, key rules.r700.fail.hits" in refused(text)
 
 
+def test_of_several_mistakes_the_reported_one_gets_its_own_key() -> None:
+    text = "rules:\n  a: {}\n  b: {}\n  c: {fail: {hits: x}}\n  d: {}\nschema: 1\nanything: 1\nnames: {1: {}, 2: {}, 3: {}}\n"
+    line = refused(text)
+    assert "line 4, key rules.c.fail.hits" in line or "line 8, key names.1" in line
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.one_of(st.binary(max_size=200), st.text(max_size=200)))
 @example(b"\x00")

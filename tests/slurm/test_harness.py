@@ -35,7 +35,7 @@ def test_four_nodes_two_clusters_side_by_side(start) -> None:
     four, one = start(Cluster(nodes=4, uts=True)), start(Cluster())
     assert sorted(four.srun("-N4", "hostname").stdout.split()) == ["n1", "n2", "n3", "n4"]
     assert one.srun("true").returncode == 0
-    assert [n.state for n in one.nodes()] == ["idle"]
+    assert one.wait_node("idle").reason == ""
 
 
 def test_healthy_hooks(start) -> None:

@@ -7,6 +7,7 @@ entity can fail a whole call: then the halves are asked, down to the one at faul
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Final, Iterable, Iterator, Mapping, NamedTuple, Sequence
 
 from slurm_nvhc.catalog import fields as cat
@@ -46,9 +47,13 @@ class Sample(NamedTuple):
 
 
 class Table(dict[tuple[int, int, int], Sample]):
-    """(entity kind, entity id, field id) -> sample."""
+    """(entity kind, entity id, field id) -> sample. unknown: ids that were not asked for, see known()."""
+
+    unknown: frozenset[int] = frozenset()
 
     def reading(self, entity: Entity, field_id: int) -> Reading:
+        if field_id in self.unknown:
+            return NoData(rd.NOT_SUPPORTED, "unknown to this version of DCGM")
         sample = self.get((*entity, field_id))
         return NoData(rd.BLANK, "the engine gave no value") if sample is None else sample.reading
 
@@ -135,7 +140,7 @@ def sample(value: Any) -> Sample:
         reading = float(value.value.dbl)
     elif kind == _STR:
         # Not through the attribute: the bindings decode it strictly, and a serial may be anything.
-        reading = bytes(memoryview(value.value).cast("B")[:_STRING_SIZE]).split(b"\0")[0].decode("utf-8", "replace")
+        reading = ctypes.string_at(ctypes.addressof(value.value), _STRING_SIZE).split(b"\0")[0].decode("utf-8", "replace")
     else:
         reading = NoData(rd.ERROR, f"a value of the type {kind}")
     return Sample(reading, int(value.ts), 0)

@@ -1,0 +1,195 @@
+"""The persistent watch: one group and its field groups in the engine, and what it has sampled.
+
+Live reads show the present only. Load-dependent rules, and the moment at which something
+happened, need the engine to sample during the job. The watch is found by name, made where
+it is missing (first time, after an engine restart, after GPUs came or went), and never made
+per job. It is made over a connection that persists, else it would vanish with the reader.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any, Callable, Final, Iterator, NamedTuple, Optional, Sequence
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.sense.dcgm import identity, live, status
+from slurm_nvhc.sense.dcgm.connection import Connection
+from slurm_nvhc.sense.dcgm.live import GPU, Sample
+
+NAME: Final = "nvhc-watch"
+# Catalogue names whose history rules may ask for.
+FIELDS: Final = (
+    "nvlink_crc_flit_total",
+    "nvlink_crc_data_total",
+    "nvlink_replay_total",
+    "nvlink_recovery_total",
+    "sm_clock",
+    "clock_event_reasons",
+    "gpu_temp",
+    "memory_temp",
+    "gpu_temp_margin",
+    "power_usage",
+    "power_violation_ns",
+    "thermal_violation_ns",
+    "hw_thermal_slowdown_ns",
+    "power_brake_ns",
+    "pcie_gen",
+)
+# A lost GPU answers nothing: what the engine remembers of its name is how it is told which one.
+_NAMES_TOO: Final = (identity.UUID, identity.PCI)
+
+# Our judgement: fine enough to place a throttle within a job, about 25 MB of the engine's
+# memory for 8 GPUs over a day. DCGM polls at the fastest interval that anybody asked for.
+INTERVAL_US: Final = 30_000_000
+KEEP_S: Final = 86_400.0
+_EMPTY_GROUP: Final = 1
+
+
+class Found(NamedTuple):
+    """Ids of the engine's objects; values: field group of FIELDS, xids: of field 230."""
+
+    group: Any
+    values: Any
+    xids: Any
+
+
+def field_ids(connection: Connection) -> list[int]:
+    wanted = [cat.BY_NAME[name].dcgm_id for name in FIELDS]
+    return live.known(connection, [*(i for i in wanted if i is not None), *_NAMES_TOO])
+
+
+def find(connection: Connection) -> Optional[Found]:
+    """The watch, when it is whole. Raises PartFailed when the engine can not be asked."""
+    groups = [group for group, _ in _groups(connection)]
+    by_name = dict(_field_groups(connection))
+    values, xids = _names(connection)
+    if len(groups) != 1 or values not in by_name or xids not in by_name:
+        return None
+    return Found(groups[0], by_name[values], by_name[xids])
+
+
+def ensure(connection: Connection) -> bool:
+    """True when it had to be made. Raises PartFailed when it can not be."""
+    gpus = [g for g in identity.gpu_ids(connection) if identity.gpu_status(connection, g) == "ok"]
+    found = find(connection)
+    if found is not None and gpus and _covers(connection, found, gpus):
+        return False
+    remove(connection)
+    if not gpus:
+        return False
+    _make(connection, gpus)
+    return True
+
+
+def remove(connection: Connection) -> bool:
+    """Take away everything of ours, of other versions too. True when there was something. Raises PartFailed."""
+    agent = connection.bindings.agent
+    groups = [group for group, _ in _groups(connection)]
+    fields = [number for _, number in _field_groups(connection)]
+    for group in groups:
+        for number in fields:
+            _quietly(lambda group=group, number=number: agent.dcgmUnwatchFields(connection.handle, group, number))
+    for number in fields:
+        _quietly(lambda number=number: agent.dcgmFieldGroupDestroy(connection.handle, number))
+    for group in groups:
+        _quietly(lambda group=group: agent.dcgmGroupDestroy(connection.handle, group))
+    return bool(groups or fields)
+
+
+def samples(connection: Connection, group: Any, fields: Any, since_us: int) -> list[tuple[int, int, Sample]]:
+    """(DCGM GPU id, field id, sample) of every value since a moment (µs), oldest first per GPU and field.
+
+    Raises PartFailed.
+    """
+    agent = connection.bindings.agent
+    out: list[tuple[int, int, Sample]] = []
+
+    def take(kind: int, number: int, values: Any, count: int, _user: Any) -> int:
+        if kind == GPU:
+            out.extend((number, int(values[i].fieldId), live.sample(values[i])) for i in range(count))
+        return 0
+
+    try:
+        agent.dcgmGetValuesSince_v2(connection.handle, group, fields, since_us, agent.dcgmFieldValueEntityEnumeration_f(take), None)
+    except Exception as exc:
+        if status.code(exc) == status.NO_DATA:
+            return []
+        raise status.failed(exc, "the history of the watch") from exc
+    return out
+
+
+def _names(connection: Connection) -> tuple[str, str]:
+    """Field group names carry what is in them: another version's fields are another group."""
+    ids = field_ids(connection)
+    return f"{NAME}-{zlib.crc32(repr(ids).encode()):08x}", f"{NAME}-xid"
+
+
+def _groups(connection: Connection) -> Iterator[tuple[Any, list[int]]]:
+    """(group, its GPUs) of every group of our name."""
+    agent = connection.bindings.agent
+    try:
+        numbers = agent.dcgmGroupGetAllIds(connection.handle)
+    except Exception as exc:
+        raise status.failed(exc, "listing the groups") from exc
+    for number in numbers:
+        try:
+            info = agent.dcgmGroupGetInfo(connection.handle, number)
+        except Exception as exc:
+            if status.code(exc) in status.HOPELESS:
+                raise status.failed(exc, "listing the groups") from exc
+            continue  # removed by its owner between the two calls
+        if _text(info.groupName) == NAME:
+            members = info.entityList[: int(info.count)]
+            yield number, [int(m.entityId) for m in members if int(m.entityGroupId) == GPU]
+
+
+def _field_groups(connection: Connection) -> Iterator[tuple[str, Any]]:
+    try:
+        answer = connection.bindings.agent.dcgmFieldGroupGetAll(connection.handle)
+    except Exception as exc:
+        raise status.failed(exc, "listing the field groups") from exc
+    for info in answer.fieldGroups[: int(answer.numFieldGroups)]:
+        name = _text(info.fieldGroupName)
+        if name.startswith(f"{NAME}-"):
+            yield name, info.fieldGroupId
+
+
+def _covers(connection: Connection, found: Found, gpus: Sequence[int]) -> bool:
+    """Does it watch exactly these GPUs, and does the engine know of it?"""
+    members = next((m for group, m in _groups(connection) if group == found.group), [])
+    if not set(gpus) <= set(members):
+        return False
+    table = live.read(connection, [(GPU, gpus[0])], [[identity.UUID]], live.CACHED)
+    return all(sample.status != status.NOT_WATCHED for sample in table.values())
+
+
+def _make(connection: Connection, gpus: Sequence[int]) -> None:
+    agent = connection.bindings.agent
+    handle = connection.handle
+    values, xids = _names(connection)
+    try:
+        group = agent.dcgmGroupCreate(handle, _EMPTY_GROUP, NAME)
+        for gpu in gpus:
+            agent.dcgmGroupAddEntity(handle, group, GPU, gpu)
+        for name, ids in ((values, field_ids(connection)), (xids, [cat.XID_FIELD_ID])):
+            fields = agent.dcgmFieldGroupCreate(handle, ids, name)
+            agent.dcgmWatchFields(handle, group, fields, INTERVAL_US, KEEP_S, 0)
+        # Watched but not yet sampled reads as blank: have the first sample now.
+        agent.dcgmUpdateAllFields(handle, 1)
+    except Exception as exc:
+        trouble = status.failed(exc, "making the watch")
+        if status.code(exc) not in status.HOPELESS:
+            remove(connection)
+        raise trouble from exc
+
+
+def _quietly(call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except Exception as exc:
+        if status.code(exc) in status.HOPELESS or not status.code(exc):
+            raise status.failed(exc, "removing the watch") from exc
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
