@@ -316,6 +316,7 @@ def _act(context: Context, observation: Observation) -> Result:
         now_ns=observation.snapshot.wall_ns,
         node_gpus=len(observation.snapshot.gpus or {}),
         clean_passes=clean_passes,
+        names=_gpu_names(observation.snapshot),
     )
     if needs_node_state(given):
         try:
@@ -329,6 +330,9 @@ def _act(context: Context, observation: Observation) -> Result:
         late.extend(troubles)
         given = given._replace(reason=reason)
     steps = plan(given)
+    if context.hook == PROLOG and context.job is not None:
+        # A requeued job keeps its id: what an earlier run of it was not to see is decided anew.
+        narrow.remove(context.site.run, context.node, context.job.job_id)
     tools = Tools(
         slurm=commands,
         node=context.node,
@@ -347,6 +351,11 @@ def _act(context: Context, observation: Observation) -> Result:
     late.extend(outcome.troubles)
     verdict = fd.worst((decision.verdict, fd.WARN if late else fd.OK))
     return Result(context, observation, steps, outcome, verdict, given.reason, given.node_state, tuple(late))
+
+
+def _gpu_names(snapshot: Snapshot) -> dict[str, str]:
+    rows = (g.identity for g in (snapshot.gpus or {}).values())
+    return {row.uuid: f"gpu{row.nvml_index}" for row in rows if row.nvml_index is not None}
 
 
 def _clean_passes(context: Context, observation: Observation) -> int:

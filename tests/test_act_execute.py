@@ -318,14 +318,10 @@ def test_narrow_text_is_one_clean_line(tmp_path: Path) -> None:
     assert lines.count("end") == 1
 
 
-def test_narrow_remove_and_prune(tmp_path: Path) -> None:
-    for number in ("1", "2"):
-        narrow.write(str(tmp_path), "n1", Job(number), mapping(2, 3), [uuid(3)], None, "x")
-    os.utime(narrow.path(str(tmp_path), "n1", "1"), (1000, 1000))
-    assert narrow.prune(str(tmp_path), "n1", 86400.0, 90000.0) == 1
+def test_narrow_remove(tmp_path: Path) -> None:
+    narrow.write(str(tmp_path), "n1", Job("2"), mapping(2, 3), [uuid(3)], None, "x")
     assert narrow.remove(str(tmp_path), "n1", "2")
     assert not narrow.remove(str(tmp_path), "n1", "2")
-    assert narrow.prune(str(tmp_path), "nowhere", 1.0, 1e12) == 0
 
 
 # --- any sequence

@@ -85,21 +85,3 @@ def remove(run_dir: str, node: str, job_id: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def prune(run_dir: str, node: str, max_age_s: float, now_s: float) -> int:
-    """Remove files older than max_age_s (by their own time), left by jobs without an epilog. How many went.
-
-    A running job needs its file for each further step: max_age_s must exceed the longest job.
-    """
-    folder = os.path.join(run_dir, node, "narrow")
-    gone = 0
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                if now_s - entry.stat(follow_symlinks=False).st_mtime > max_age_s:
-                    os.unlink(entry.path)
-                    gone += 1
-    except OSError:
-        pass
-    return gone

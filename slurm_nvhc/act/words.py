@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final, Mapping, NamedTuple, Sequence
 
-from slurm_nvhc.catalog import fields
+from slurm_nvhc.catalog import fields, figures
 from slurm_nvhc.catalog.findings import BY_CODE
 from slurm_nvhc.model import entity as ent
 from slurm_nvhc.model import finding as fd
@@ -107,7 +107,7 @@ def what(finding: Finding) -> str:
     ev = finding.evidence
     field = fields.BY_NAME.get(ev.field)
     if field is not None and _is_number(ev.amount):
-        return f"{field.label} {'at least ' if ev.bound == 'at_least' else ''}+{_figure(ev.amount, field)}"
+        return f"{field.label} {'at least ' if ev.bound == 'at_least' else ''}+{figures.amount(ev.amount, field)}"
     if field is not None and field.kind == fields.FLAG and ev.after == 1:
         return field.label
     if field is not None and isinstance(ev.after, (int, float, str)):
@@ -119,12 +119,6 @@ def what(finding: Finding) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
-
-
-def _figure(amount: Any, field: fields.Field) -> str:
-    if field.unit == "ns":
-        return duration(amount / 1e9)
-    return str(int(amount)) if amount == int(amount) else f"{amount:.3g}"
 
 
 def ordered(findings: Sequence[Finding]) -> list[Finding]:

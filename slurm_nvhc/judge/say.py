@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any, Mapping, Optional
 
 from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.catalog import figures
 from slurm_nvhc.catalog import findings as codes
 from slurm_nvhc.judge.context import Input
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Evidence, Finding
-from slurm_nvhc.model.reading import NoData, number
 from slurm_nvhc.model.snapshot import GpuIdentity
 from slurm_nvhc.model.times import duration
 from slurm_nvhc.policy.compiled import Rule
@@ -85,23 +85,5 @@ def describe(place: str, evidence: Evidence) -> str:
     if evidence.amount is not None:
         least = "at least " if evidence.bound == "at_least" else ""
         over = f" in {duration(evidence.seconds)}" if evidence.seconds is not None else ""
-        return f"{where}{label} {least}+{amount(evidence.amount, facts)}{over}"
-    return f"{where}{label}: {value(evidence.after, facts)}"
-
-
-def amount(quantity: float, facts: Optional[cat.Field]) -> str:
-    if facts is not None and facts.unit == "ns":
-        return duration(quantity / 1e9)
-    return f"{quantity:g}" if quantity != int(quantity) else str(int(quantity))
-
-
-def value(reading: Any, facts: Optional[cat.Field]) -> str:
-    if isinstance(reading, NoData):
-        return f"no data ({reading.kind.replace('_', ' ')})"
-    plain = number(reading)
-    if facts is not None and plain is not None:
-        if int(plain) in facts.words:
-            return f"{int(plain)} ({facts.words[int(plain)]})"
-        if facts.unit and facts.kind == cat.GAUGE:
-            return f"{plain:g} {facts.unit}"
-    return str(reading)
+        return f"{where}{label} {least}+{figures.amount(evidence.amount, facts)}{over}"
+    return f"{where}{label}: {figures.value(evidence.after, facts)}"
