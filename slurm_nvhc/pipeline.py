@@ -94,6 +94,7 @@ class Context(NamedTuple):
     """What a run knows before it looks at the node.
 
     troubles: those met so far
+    told:     finding codes that an earlier run has announced: a broken policy edit is reported once
     keep:     False for a look by hand: what judge would remember is thrown away
     """
 
@@ -106,6 +107,7 @@ class Context(NamedTuple):
     book: Book
     slurm_conf: str
     troubles: tuple[Trouble, ...]
+    told: frozenset[str] = frozenset()
     keep: bool = True
 
 
@@ -165,7 +167,8 @@ def prepare(hook: str, site: Site, environment: Mapping[str, str], started: floa
     budget = Budget(max(0.0, seconds - (time.monotonic() - started)))
     slurm_conf = environment.get("SLURM_CONF") or site.slurm_conf or policy.slurm.conf
     book = Book(state_dir, seconds * LEDGER_SHARE)
-    return Context(hook, site, node, job, policy, budget, book, slurm_conf, (*troubles, *loaded.troubles))
+    told = frozenset() if loaded.first else frozenset(t.code for t in loaded.troubles)
+    return Context(hook, site, node, job, policy, budget, book, slurm_conf, (*troubles, *loaded.troubles), told)
 
 
 def observe(context: Context) -> Observation:
@@ -428,8 +431,10 @@ def _log(result: Result) -> None:
     if result.verdict == fd.OK:
         return
     job = f" job {context.job.job_id}" if context.job is not None else ""
-    findings = result.observation.judgement.findings
-    said = [f"{f.code} {_short(f.entity)}: {f.message}" for f in findings if f.verdict != fd.OK][:4]
+    findings = [f for f in result.observation.judgement.findings if f.verdict != fd.OK and f.code not in context.told]
+    if not findings and not result.late:
+        return
+    said = [f"{f.code} {_short(f.entity)}: {f.message}" for f in findings][:4]
     said += [f"{t.code} {t.part}: {t.detail}" for t in result.late][:2]
     did = ", ".join(f"{d.step.kind}{'' if d.ok else ' FAILED'}" for d in result.outcome.done if d.step.kind != "note")
     would = ", ".join(dict.fromkeys(p.action for p in decision.observed))

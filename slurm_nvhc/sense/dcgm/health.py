@@ -46,7 +46,8 @@ def check(connection: Connection, uuids: Mapping[int, str]) -> Optional[list[Inc
     if found is None:
         return None
     try:
-        if int(agent.dcgmHealthGet(connection.handle, found.group)) & WANTED != WANTED & _supported(connection, found.group):
+        # Not compared bit by bit: the engine drops NVLINK where there is no such hardware.
+        if not int(agent.dcgmHealthGet(connection.handle, found.group)) & WANTED:
             agent.dcgmHealthSet_v2(connection.handle, found.group, WANTED, INTERVAL_US, KEEP_S)
             agent.dcgmUpdateAllFields(connection.handle, 1)
         answer = agent.dcgmHealthCheck(connection.handle, found.group)

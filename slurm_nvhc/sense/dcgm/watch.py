@@ -168,11 +168,11 @@ def _make(connection: Connection, gpus: Sequence[int]) -> None:
     handle = connection.handle
     values, xids = _names(connection)
     try:
-        group = agent.dcgmGroupCreate(handle, _EMPTY_GROUP, NAME)
+        group = agent.dcgmGroupCreate(handle, _EMPTY_GROUP, NAME.encode())
         for gpu in gpus:
             agent.dcgmGroupAddEntity(handle, group, GPU, gpu)
         for name, ids in ((values, field_ids(connection)), (xids, [cat.XID_FIELD_ID])):
-            fields = agent.dcgmFieldGroupCreate(handle, ids, name)
+            fields = agent.dcgmFieldGroupCreate(handle, ids, name.encode())
             agent.dcgmWatchFields(handle, group, fields, INTERVAL_US, KEEP_S, 0)
         # Watched but not yet sampled reads as blank: have the first sample now.
         agent.dcgmUpdateAllFields(handle, 1)

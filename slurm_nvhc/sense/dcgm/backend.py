@@ -1,0 +1,223 @@
+"""The real node behind the reader's interface: host witnesses first, then the engine.
+
+Nothing is kept between two readers: which fields the engine has is found out with the
+reading itself (the client library names unknown ids without asking the engine, and one
+call answers the rest), so there is no cache that could be wrong after an upgrade.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final, Mapping, Optional, Sequence
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.model import reading as rd
+from slurm_nvhc.model import snapshot as snap
+from slurm_nvhc.model.history import Incident, Sample
+from slurm_nvhc.model.reading import NoData, Reading
+from slurm_nvhc.model.snapshot import Event, GpuIdentity, GpuState, PciGpu
+from slurm_nvhc.sense.dcgm import bindings, connection, health, identity, links, live, status, watch
+from slurm_nvhc.sense.dcgm.connection import Connection
+from slurm_nvhc.sense.dcgm.live import GPU, Table
+from slurm_nvhc.sense.host import clock, driver, kmsg, pci
+from slurm_nvhc.sense.kernel_log import Line
+from slurm_nvhc.sense.protocol import Request
+from slurm_nvhc.sense.reader.backend import Clock, EngineInfo, PartFailed
+from slurm_nvhc.sense.values import sentinel
+
+# A live reading is of this moment. An engine whose newest value is older than this answers
+# from memory (our judgement: far above any driver call, below any health check interval).
+STALE_S: Final = 60.0
+_LOST: Final = NoData(rd.BLANK, "the GPU is lost")
+
+
+def open_world(request: Request) -> DcgmBackend:
+    return DcgmBackend(request)
+
+
+class DcgmBackend:
+    """See reader.backend.Backend."""
+
+    def __init__(self, request: Request) -> None:
+        options = request.options
+        self.notes: list[PartFailed] = []
+        self._root = str(options.get("root") or "/")
+        self._folders = [str(folder) for folder in options.get("bindings") or ()]
+        self._address = str(options.get("address") or "")
+        self._embedded = options.get("embedded") is True
+        timeout = options.get("timeout_s")
+        self._timeout_s = min(request.deadline_s, float(timeout) if isinstance(timeout, (int, float)) else request.deadline_s)
+        # Only what makes or needs the watch keeps it: all else leaves nothing behind.
+        self._persist = request.op in ("watch", "unwatch", "health")
+        self._clock: Optional[Clock] = None
+        self._lines: Sequence[Line] = ()
+        self._connection: Optional[Connection] = None
+        self._gpus: list[int] = []
+        self._uuids: dict[int, GpuIdentity] = {}
+
+    # -- the host ----------------------------------------------------------------
+
+    def wait(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def clock(self) -> Clock:
+        self._clock = clock.read(self._root)
+        return self._clock
+
+    def kernel_log(self) -> Sequence[Line]:
+        self._lines = kmsg.read(self._clock or self.clock(), self._root)
+        return self._lines
+
+    def pci(self) -> Optional[Sequence[PciGpu]]:
+        return pci.gpus(self._root)
+
+    # -- the engine --------------------------------------------------------------
+
+    def engine(self) -> EngineInfo:
+        where = connection.Address() if self._embedded else connection.address(self._address)
+        found = bindings.load(self._folders)
+        self._connection = connection.connect(found, where, self._embedded, self._timeout_s, self._persist)
+        version = connection.engine_version(self._connection)
+        self._gpus = identity.gpu_ids(self._connection)
+        of_engine = identity.driver(self._connection, self._gpus)
+        return EngineInfo(version, of_engine or driver.version(self._root), driver.loaded_ns(self._lines))
+
+    def gpus(self, fields: Sequence[str]) -> Sequence[GpuState]:
+        engine = self._engine()
+        if not self._gpus:
+            return []
+        statuses = {gpu: identity.gpu_status(engine, gpu) for gpu in self._gpus}
+        on_gpu = {name: cat.BY_NAME[name].dcgm_id for name in fields if cat.BY_NAME[name].dcgm_id is not None}
+        counters = links.counters(fields)
+        table = self._read(on_gpu.values(), links.gpu_ids(counters))
+        rows = self._identify(table)
+        states, trouble = links.states(engine) if links.STATE in fields or counters else ({}, "")
+        if trouble:
+            self._note("MON-ENGINE-LIES", trouble)
+        up = {g: None if trouble else states.get(g, {}) for g in rows if statuses[g] == snap.OK}
+        per_link = links.read(engine, table, counters, up)
+        out = []
+        for gpu, row in rows.items():
+            its_states = states.get(gpu, {}) if links.STATE in fields else None
+            state = _state(row, statuses[gpu], on_gpu, table, gpu)
+            if state.status == snap.OK:
+                state = state._replace(links=_links(per_link.get(gpu, {}), its_states))
+            out.append(state)
+        return self._fresh(out, table)
+
+    def events(self) -> Sequence[Event]:
+        """Xids from the watch's samples of field 230. None without the watch: the kernel log is then the only witness."""
+        engine = self._engine()
+        found = watch.find(engine)
+        if found is None:
+            return []
+        out = []
+        for gpu, _, sample in watch.samples(engine, found.group, found.xids, 0):
+            row = self._uuids.get(gpu)
+            number = sample.reading
+            if row is None or not isinstance(number, int) or number <= 0 or sentinel(number) is not None or not sample.at_us:
+                continue
+            ident = f"dcgm:{row.uuid}:{sample.at_us}:{number}"
+            out.append(Event("xid", number, sample.at_us * 1000, row.pci, f"Xid {number}", "engine", ident, uuid=row.uuid))
+        return out
+
+    # -- what the engine remembers --------------------------------------------------
+
+    def watch(self) -> tuple[bool, bool]:
+        engine = self._engine()
+        if self._embedded:
+            return False, False
+        made = watch.ensure(engine)
+        return watch.find(engine) is not None, made
+
+    def unwatch(self) -> bool:
+        return watch.remove(self._engine())
+
+    def history(self, fields: Sequence[str], since_ns: int, until_ns: int) -> Optional[Mapping[str, Mapping[str, Sequence[Sample]]]]:
+        engine = self._engine()
+        found = watch.find(engine)
+        if found is None:
+            return None
+        self._identify(self._read((), ()))
+        names = {cat.BY_NAME[name].dcgm_id: name for name in fields if name in watch.FIELDS}
+        out: dict[str, dict[str, list[Sample]]] = {row.uuid: {} for row in self._uuids.values()}
+        for gpu, field_id, sample in watch.samples(engine, found.group, found.values, max(0, since_ns // 1000)):
+            at_ns = sample.at_us * 1000
+            name = names.get(field_id)
+            if name is None or gpu not in self._uuids or not since_ns <= at_ns <= until_ns:
+                continue
+            out[self._uuids[gpu].uuid].setdefault(name, []).append(Sample(at_ns, sample.reading))
+        return out
+
+    def health(self) -> Optional[Sequence[Incident]]:
+        engine = self._engine()
+        self._identify(self._read((), ()))
+        return health.check(engine, {gpu: row.uuid for gpu, row in self._uuids.items()})
+
+    # -- helpers -------------------------------------------------------------------
+
+    def _engine(self) -> Connection:
+        if self._connection is None:
+            raise PartFailed("MON-ENGINE-ABSENT", "engine", "there is no connection to the engine")
+        return self._connection
+
+    def _note(self, code: str, detail: str) -> None:
+        self.notes.append(PartFailed(code, "engine", detail))
+
+    def _read(self, ids: Any, link_ids: Sequence[int]) -> Table:
+        """One call for the board, one for NVLink: with NVLink 5 counters in the same call, ECC values were lost
+        (dcgm-exporter issue 581)."""
+        engine = self._engine()
+        asked = [*identity.IDS, *ids, *link_ids]
+        usable = live.known(engine, asked)
+        nvlink = set(link_ids) | {i for i in usable if cat.BY_ID.get(i, ("", None))[0].startswith("nvlink_")}
+        board = [i for i in usable if i not in nvlink]
+        table = live.read(engine, [(GPU, gpu) for gpu in self._gpus], [board, [i for i in usable if i in nvlink]])
+        table.unknown = frozenset(asked) - frozenset(usable)
+        return table
+
+    def _identify(self, table: Table) -> dict[int, GpuIdentity]:
+        """Rows by DCGM id. A GPU without a UUID is left out: it is then missing, and the bus tells where."""
+        slots = pci.slots(self._root)
+        remembered = Table()
+        nameless = [g for g in self._gpus if identity.row(table, remembered, g, slots) is None]
+        if nameless:
+            remembered = live.read(self._engine(), [(GPU, g) for g in nameless], [[identity.UUID, identity.PCI]], live.CACHED)
+        rows = {g: identity.row(table, remembered, g, slots) for g in self._gpus}
+        self._uuids = {g: row for g, row in rows.items() if row is not None}
+        return self._uuids
+
+    def _fresh(self, states: list[GpuState], table: Table) -> list[GpuState]:
+        newest = live.newest_us(table)
+        age = time.time() - newest / 1e6
+        if not newest or age <= STALE_S:
+            return states
+        self._note("MON-ENGINE-LIES", f"the engine's newest value is {age:.0f} s old: nothing it says is of now")
+        old = NoData(rd.STALE, f"{age:.0f} s old")
+
+        def stale(readings: Mapping[str, Reading]) -> dict[str, Reading]:
+            return {name: value if isinstance(value, NoData) or sentinel(value) else old for name, value in readings.items()}
+
+        return [s._replace(readings=stale(s.readings), links={n: stale(r) for n, r in s.links.items()}) for s in states]
+
+
+def _state(row: GpuIdentity, said: str, on_gpu: Mapping[str, Any], table: Table, gpu: int) -> GpuState:
+    """Lost is what the engine says so of, by its status or by the status of every value."""
+    values = list(live.per_entity(table, (GPU, gpu)))
+    lost = said == snap.LOST or bool(values and all(v.status == status.GPU_IS_LOST for v in values))
+    gone = said != snap.OK or lost
+    readings = {name: _LOST if gone else table.reading((GPU, gpu), field_id) for name, field_id in on_gpu.items()}
+    return GpuState(row, snap.LOST if lost else said, readings, {})
+
+
+def _links(
+    counted: Mapping[int, Mapping[str, Reading]], states: Optional[Mapping[int, Reading]]
+) -> dict[int, Mapping[str, Reading]]:
+    """Counters and state of each link; a state that could not be had is no data beside counters that could."""
+    if states is None:
+        return {number: dict(readings) for number, readings in counted.items()}
+    missing = NoData(rd.BLANK, "the engine gave no state")
+    return {
+        number: {**counted.get(number, {}), links.STATE: states.get(number, missing)}
+        for number in sorted({*counted, *states})
+    }
