@@ -30,7 +30,9 @@ from slurm_nvhc.policy import source
 from slurm_nvhc.policy.compiled import Policy
 from slurm_nvhc.proc import log
 from slurm_nvhc.proc.budget import Budget
+from slurm_nvhc.record import mirror
 from slurm_nvhc.record.ledger import Ledger
+from slurm_nvhc.record.protective import Protective
 from slurm_nvhc.record.run import Run
 from slurm_nvhc.sense.client import read_snapshot
 from slurm_nvhc.slurm import conf as slurm_conf_files
@@ -55,10 +57,14 @@ class Site(NamedTuple):
 
 
 class Book:
-    """The ledger, or nothing: a call that fails gives its default and leaves a trouble."""
+    """The ledger, or nothing: a call that fails gives its default and leaves a trouble.
+
+    What protects (exclusions, own drain, intents, known GPUs) comes from the ledger's mirror then.
+    """
 
     def __init__(self, directory: str, timeout_s: float) -> None:
-        self.troubles: list[Trouble] = []
+        self._troubles: list[Trouble] = []
+        self._directory = directory
         self._ledger: Optional[Ledger] = None
         try:
             self._ledger = Ledger.open(directory, timeout_s)
@@ -77,8 +83,24 @@ class Book:
             return default
 
     @property
+    def troubles(self) -> tuple[Trouble, ...]:
+        damaged = self._ledger.damaged if self._ledger is not None else []
+        lost = (Trouble("MON-LEDGER", "ledger", f"can not be read back, taken as no data: {what}") for what in damaged)
+        return tuple(dict.fromkeys((*self._troubles, *lost)))
+
+    @property
     def ledger(self) -> Optional[Ledger]:
         return self._ledger
+
+    def protective(self) -> Protective:
+        """Exclusions, own drain, intents and known GPUs; empty when neither ledger nor mirror can be read."""
+        found = self.ask(lambda led: led.protective(), None)
+        if found is None:
+            mirrored = mirror.read(self._directory)
+            if mirrored.problem:
+                self._trouble(f"{mirror.path_in(self._directory)}: {mirrored.problem}")
+            found = mirrored.state
+        return found if found is not None else Protective()
 
     def close(self) -> None:
         if self._ledger is not None:
@@ -86,8 +108,8 @@ class Book:
 
     def _trouble(self, detail: str) -> None:
         trouble = Trouble("MON-LEDGER", "ledger", detail)
-        if trouble not in self.troubles:
-            self.troubles.append(trouble)
+        if trouble not in self._troubles:
+            self._troubles.append(trouble)
 
 
 class Context(NamedTuple):
@@ -217,8 +239,8 @@ def _cursor(context: Context, before: Optional[Snapshot]) -> str:
 def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snapshot, baseline: Optional[int] = None) -> Observation:
     """Judge ``snapshot`` and what changed since ``before``, with what the ledger knows of this node."""
     book, job = context.book, context.job
-    known = book.ask(lambda led: led.known_gpus(), ())
-    exclusions: Mapping[str, Exclusion] = {e.uuid: e for e in book.ask(lambda led: led.exclusions(), ())}
+    kept = book.protective()
+    known, exclusions = kept.gpus, {e.uuid: e for e in kept.exclusions}
     gres, gres_trouble = _gres(context)
     # Without a listing, the GPUs known from before say which are the job's: the kernel log may convict one of them.
     present = [g.identity for g in snapshot.gpus.values()] if snapshot.gpus is not None else known
@@ -299,8 +321,7 @@ def _keep_start(context: Context, observation: Observation) -> int:
 
 def _act(context: Context, observation: Observation) -> Result:
     book, policy, decision = context.book, context.policy, observation.judgement.decision
-    own = book.ask(lambda led: led.own_drain(), None)
-    intents = book.ask(lambda led: led.intents(), ())
+    kept = book.protective()
     commands = SlurmCommands(policy.slurm.bin_dir, context.slurm_conf, policy.slurm.timeout_s)
     late: list[Trouble] = []
     clean_passes = _clean_passes(context, observation)
@@ -312,8 +333,8 @@ def _act(context: Context, observation: Observation) -> Result:
         decision=decision,
         node_state=None,
         exclusions=observation.exclusions,
-        own=own,
-        intents=intents,
+        own=kept.own_drain,
+        intents=kept.intents,
         policy=policy,
         reason="",
         now_ns=observation.snapshot.wall_ns,

@@ -191,3 +191,19 @@ def test_a_broken_policy_is_announced_once(site: Site, monkeypatch: pytest.Monke
     assert site.last("prolog").verdict == "warn", "it is still recorded"
     site.config.write_text("schema: 1\nrules:\n  nvl_stork: {mode: enforce}\n")
     assert "nvl_stork" in "".join(syslog_lines(monkeypatch, site, "prolog", 4))
+
+
+def test_exclusions_hold_when_the_ledger_can_not_be_opened(site: Site):
+    site.write_policy({**DRAINS, "narrow": {"enabled": True}})
+    site.slurm()
+    site.hook("prolog", 1, SLURM_JOB_NUM_NODES="1", SLURM_JOB_NTASKS="1")
+    with site.edit() as world:
+        world.storm("g2.link1", "replay", 9000, 600)
+    site.hook("epilog", 1)
+    ledger = site.root / "state" / "n1" / "ledger.sqlite3"
+    for file in ledger.parent.glob("ledger*"):
+        file.unlink()
+    ledger.mkdir()
+    (ledger / "in the way").touch()
+    site.hook("prolog", 2, SLURM_JOB_NUM_NODES="1", SLURM_JOB_NTASKS="1")
+    assert (site.root / "run" / "n1" / "narrow" / "2").exists()

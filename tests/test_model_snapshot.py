@@ -110,3 +110,23 @@ def test_a_reading_that_is_none_is_no_data() -> None:
     gpu["readings"]["gpu_temp"] = {"strange": 1}
     state = next(iter((sn.from_json(document).gpus or {}).values()))
     assert isinstance(state.readings["gpu_temp"], NoData)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wall_ns": True},
+        {"wall_ns": "1"},
+        {"node": 5},
+        {"driver_loaded_ns": "x"},
+        {"events": [{**Event("xid", 79, 1, "p", "t", "kernel", "i")._asdict(), "at_ns": "y"}]},
+        {"pci_gpus": [{"pci": 3}]},
+        {"gpus": {"GPU-a": {"identity": {"uuid": 5}, "status": "ok", "readings": {}, "links": {}}}},
+        {"gpus": {"GPU-a": {"identity": {"uuid": "GPU-a"}, "status": {}, "readings": {}, "links": {}}}},
+        {"gpus": {"GPU-a": {"identity": {"uuid": "GPU-a"}, "status": "ok", "readings": {}, "links": {"-1": {}}}}},
+        {"gpus": {"GPU-a": {"identity": {"uuid": "GPU-a"}, "status": "ok", "readings": [], "links": {}}}},
+    ],
+)
+def test_values_of_the_wrong_type_are_refused(change):
+    with pytest.raises(InputError):
+        sn.from_json({**good(), **change})

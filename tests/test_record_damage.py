@@ -54,6 +54,13 @@ def content(path: str) -> bytes:
         return file.read()
 
 
+def a_damaged_page(path: str) -> None:
+    """Both the file and its log, so that neither page 1 is to be had from the other."""
+    for name in (path, path + "-wal"):
+        with open(name, "r+b") as file:
+            file.write(b"x" * os.path.getsize(name))
+
+
 def a_directory(path: str) -> None:
     os.unlink(path)
     os.mkdir(path)
@@ -158,6 +165,24 @@ def test_garbage_in_the_log_costs_no_protective_state(folder: str, what: str) ->
     with Ledger.open(folder, 5.0) as ledger:
         expect_protective(ledger)
         assert "lost its latest protective changes; restored from protective.json" in ledger.restored
+
+
+def test_the_log_goes_with_the_file_that_is_set_aside(folder: str) -> None:
+    """So that what was in it can still be studied."""
+    filled(folder)
+
+    def dies() -> None:
+        Ledger.open(folder, 5.0).set_own_drain(None)
+        os.kill(os.getpid(), 9)
+
+    assert forked.wait([forked.start(dies)]) == [-9]
+    path = os.path.join(folder, "ledger.sqlite3")
+    with Ledger.open(folder, 5.0) as ledger:
+        a_damaged_page(path)
+        ledger.put("a", "b")
+        assert "set aside" in ledger.restored
+        assert ledger.own_drain() is None
+    assert sorted(n[-4:] for n in os.listdir(folder) if "corrupt" in n and n[-4:] in ("-wal", "-shm")) == ["-shm", "-wal"]
 
 
 def test_damage_behind_the_first_pages_is_found_when_it_is_read(folder: str) -> None:

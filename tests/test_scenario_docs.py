@@ -9,8 +9,9 @@ from typing import get_args
 import pytest
 
 from slurm_nvhc.scenario import format as fm
-from slurm_nvhc.scenario import load
+from slurm_nvhc.scenario import load, setting, steps
 from slurm_nvhc.scenario.run import run
+from slurm_nvhc.scenario.words import Strict
 from slurm_nvhc.sense.sim.inventory import PRESETS
 from slurm_nvhc.sense.sim.world import BEHAVIOURS, LIES, THROTTLES
 
@@ -26,7 +27,9 @@ def test_example(block: str, tmp_path: Path) -> None:
 
 
 def test_every_key_is_described() -> None:
-    structs = [s for s in vars(fm).values() if isinstance(s, type) and issubclass(s, fm.Strict) and s is not fm.Strict]
+    named = {**vars(setting), **vars(steps), **vars(fm)}.values()
+    structs = [s for s in named if isinstance(s, type) and issubclass(s, Strict) and s is not Strict]
+    assert len(structs) > 20
     for struct in structs:
         for name in struct.__struct_encode_fields__:
             assert re.search(rf"\b{re.escape(name)}\b", TEXT), f"{struct.__name__}.{name}"
@@ -34,11 +37,11 @@ def test_every_key_is_described() -> None:
 
 def test_every_word_is_described() -> None:
     words = [*PRESETS, *BEHAVIOURS, *LIES, *THROTTLES]
-    for kind in (fm.ScontrolBehaviour, fm.ActionWord, fm.VerdictWord, fm.EngineBehaviour):
+    for kind in (setting.ScontrolBehaviour, fm.ActionWord, fm.VerdictWord, setting.EngineBehaviour):
         words += get_args(kind)
     for word in words:
         assert re.search(rf"\b{re.escape(word)}\b", TEXT), word
 
 
 def test_the_format_and_the_simulated_node_know_the_same_engines() -> None:
-    assert set(get_args(fm.EngineBehaviour)) == set(BEHAVIOURS)
+    assert set(get_args(setting.EngineBehaviour)) == set(BEHAVIOURS)

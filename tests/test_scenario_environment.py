@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from slurm_nvhc.scenario import environment as env
-from slurm_nvhc.scenario.format import JobStep, TaskStep
+from slurm_nvhc.scenario.steps import JobStep, TaskStep
 
 CONF = "/etc/slurm/slurm.conf"
 
@@ -57,7 +57,8 @@ def test_task_numbers_are_node_wide_or_count_within_the_job() -> None:
 
 
 def test_a_task_keeps_the_form_that_the_job_has() -> None:
-    assert env.task(TaskStep(job=7), job(gpus=[2, 3], cuda_visible_devices="GPU-a,GPU-b"), "n1", CONF, False)["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
+    values = job(gpus=[2, 3], cuda_visible_devices="GPU-a,GPU-b")
+    assert env.task(TaskStep(job=7), values, "n1", CONF, False)["CUDA_VISIBLE_DEVICES"] == "GPU-a,GPU-b"
 
 
 def test_exclusive_jobs_show_all_gpus_to_hooks_and_none_to_tasks() -> None:

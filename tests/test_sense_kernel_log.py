@@ -76,6 +76,9 @@ def test_the_message_over_several_lines_at_driver_load() -> None:
 def test_two_gpus_that_fall_one_after_the_other_keep_their_addresses() -> None:
     found = events(*(line.format(bus) for bus in ("5e", "6f") for line in THREE))
     assert [e.pci for e in found] == ["0000:5e:00.0", "0000:6f:00.0"]
+    after = ("NVRM: fallen off the bus", "NVRM: GPU 0000:{}:00.0 will be removed")
+    found = events(*(line.format(bus) for bus in ("5e", "6f") for line in after))
+    assert [e.pci for e in found] == ["0000:5e:00.0", "0000:6f:00.0"]
 
 
 def test_another_xids_address_is_not_taken() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from slurm_nvhc.sense.kernel_log import Line
 from slurm_nvhc.sense.protocol import Cursor, Request, cursor, decode, encode
 from slurm_nvhc.sense.reader.backend import Clock
 from slurm_nvhc.sense.reader.serve import serve, since
+from slurm_nvhc.sense.sim.world import World
 
 S = 1_000_000_000
 REQUEST = Request("sim", "n1", {"world": "/x"}, 4.0, "b:1:2", 1.5, ("pcie_replay",), 7)
@@ -53,13 +55,22 @@ def test_what_is_no_request_gives_trouble_and_an_end(text: str) -> None:
     assert out[0]["code"] == "MON-READER"
 
 
-def test_unknown_and_absent_backends() -> None:
-    for name, code, word in (("nvml", "MON-READER", "unknown backend 'nvml'"), ("dcgm", "MON-ENGINE-ABSENT", "no dcgm backend")):
-        out: list[Any] = []
-        serve(encode(REQUEST._replace(backend=name)), out.append, lambda request: None)
-        assert out[0]["code"] == code
-        assert word in out[0]["detail"]
-        assert out[-1] == {"part": "done"}
+def test_an_unknown_backend() -> None:
+    out: list[Any] = []
+    serve(encode(REQUEST._replace(backend="nvml")), out.append, lambda request: None)
+    assert out[0]["code"] == "MON-READER"
+    assert "unknown backend 'nvml'; known: dcgm, sim" in out[0]["detail"]
+    assert out[-1] == {"part": "done"}
+
+
+def test_sentinels_never_leave_the_reader(tmp_path: Path) -> None:
+    world = World.preset("hgx-h100-8", gpus=1)
+    world.engine("lying", kind="sentinel")
+    world.save(str(tmp_path / "w.json"))
+    out: list[Any] = []
+    serve(encode(REQUEST._replace(options={"world": str(tmp_path / "w.json")}, fields=("pcie_replay",))), out.append, lambda request: None)
+    (gpus,) = [p["gpus"] for p in out if p["part"] == "gpus"]
+    assert [gpu["readings"] for gpu in gpus.values()] == [{"pcie_replay": {"no": "blank"}}]
 
 
 def test_cursor_text() -> None:

@@ -456,3 +456,10 @@ def test_no_operation_fails_otherwise_or_spoils_the_file(ops: list[dict[str, Any
         with contextlib.suppress(InputError):
             world.apply(op)
     World.from_json(json.loads(json.dumps(world.to_json())))
+
+
+def test_an_unknown_field_in_the_file_is_an_error_that_names_it(world: World) -> None:
+    raw = json.loads(json.dumps(world.to_json()))
+    raw["gpus"][2]["links"]["3"]["nvlink_reply"] = 0
+    with pytest.raises(InputError, match="nvlink_reply"):
+        World.from_json(raw, "the world")

@@ -24,7 +24,7 @@ def link(uuid: str, number: int) -> str:
 def split_link(entity: str) -> tuple[str, int | None]:
     """(GPU part, link number or None): works for any entity name."""
     head, sep, tail = entity.rpartition("/link")
-    if sep and tail.isdigit():
+    if sep and tail.isascii() and tail.isdigit():
         return head, int(tail)
     return entity, None
 

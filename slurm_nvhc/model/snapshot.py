@@ -7,7 +7,7 @@ are keyed by catalogue names (``slurm_nvhc.catalog.fields``).
 
 from __future__ import annotations
 
-from typing import Any, Final, Mapping, NamedTuple, Optional
+from typing import Any, Final, Mapping, NamedTuple, Optional, TypeVar
 
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model import reading as rd
@@ -125,15 +125,9 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def gpu_from_json(value: Mapping[str, Any]) -> GpuState:
-    return GpuState(
-        identity=GpuIdentity(**value["identity"]),
-        status=str(value["status"]),
-        readings={str(k): rd.from_json(v) for k, v in value["readings"].items()},
-        links={
-            int(n): {str(k): rd.from_json(v) for k, v in readings.items()}
-            for n, readings in value["links"].items()
-        },
-    )
+    """Raises KeyError, TypeError, ValueError or AttributeError for what is not a GPU's state."""
+    links = {_link_number(n): _readings(readings) for n, readings in value["links"].items()}
+    return GpuState(_typed(GpuIdentity, value["identity"]), _text(value["status"]), _readings(value["readings"]), links)
 
 
 def from_json(value: Any, thing: str = "snapshot") -> Snapshot:
@@ -145,14 +139,52 @@ def from_json(value: Any, thing: str = "snapshot") -> Snapshot:
     try:
         fields = {k: value[k] for k in Snapshot._fields if k in value}
         if fields.get("gpus") is not None:
-            fields["gpus"] = {str(u): gpu_from_json(g) for u, g in value["gpus"].items()}
+            fields["gpus"] = {_text(u): gpu_from_json(g) for u, g in value["gpus"].items()}
         if fields.get("pci_gpus") is not None:
-            fields["pci_gpus"] = tuple(PciGpu(**p) for p in value["pci_gpus"])
-        fields["events"] = tuple(Event(**e) for e in value.get("events", ()))
-        fields["troubles"] = tuple(Trouble(**t) for t in value.get("troubles", ()))
-        snapshot = Snapshot(**fields)
-    except (TypeError, KeyError, AttributeError, ValueError) as exc:
-        raise InputError(thing, "", f"is not a snapshot: {exc}") from exc
-    if not isinstance(snapshot.wall_ns, int) or not isinstance(snapshot.boot_ns, int):
-        raise InputError(thing, "", "is not a snapshot: wall_ns and boot_ns must be integers")
-    return snapshot
+            fields["pci_gpus"] = tuple(_typed(PciGpu, p) for p in value["pci_gpus"])
+        fields["events"] = tuple(_typed(Event, e) for e in value.get("events", ()))
+        fields["troubles"] = tuple(_typed(Trouble, t) for t in value.get("troubles", ()))
+        return _typed(Snapshot, fields)
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError) as exc:
+        raise InputError(thing, "", f"is not a snapshot: {str(exc) or type(exc).__name__}") from exc
+
+
+_N = TypeVar("_N")
+
+# What a field's annotation means for a JSON value; bool is no int.
+_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "Optional[int]": (int, type(None)),
+    "Optional[bool]": (bool, type(None)),
+}
+
+
+def _typed(kind: type[_N], values: Any) -> _N:
+    """A NamedTuple of plain fields from a mapping, every value of its annotated type."""
+    for name, annotation in getattr(kind, "__annotations__", {}).items():
+        wanted = getattr(annotation, "__forward_arg__", annotation)
+        allowed = _TYPES.get(str(wanted))
+        if allowed is None or name not in values:
+            continue
+        given = values[name]
+        if not isinstance(given, allowed) or (isinstance(given, bool) and bool not in allowed):
+            raise ValueError(f"{name} is {type(given).__name__}, not {wanted}")
+    return kind(**values)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"text was expected, not {type(value).__name__}")
+    return value
+
+
+def _link_number(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 4):
+        raise ValueError(f"{text[:20]!r} is not a link number")
+    return int(text)
+
+
+def _readings(values: Any) -> dict[str, Reading]:
+    return {_text(k): rd.from_json(v) for k, v in values.items()}

@@ -21,12 +21,16 @@ def parse_duration(text: str | int | float) -> float:
     compact = text.strip()
     parts = _PART.findall(compact)
     if parts and "".join(_PART.sub("", compact).split()) == "":
-        return float(sum(float(n) * _UNITS[u] for n, u in parts))
+        total = float(sum(float(n) * _UNITS[u] for n, u in parts))
+        if total < 1e12:
+            return total
     raise ValueError(f"{text!r} is not a duration such as 90s, 41m, 1h30m or 2d")
 
 
 def duration(seconds: float) -> str:
-    """The shortest reading of a duration: '41m', '1h30m', '2d3h', '12s', '0s'."""
+    """The shortest reading of a duration: '41m', '1h30m', '2d3h', '12s', '0s'; '?' for what is no time."""
+    if not -1e15 < seconds < 1e15:
+        return "?"
     whole = round(seconds)
     if whole < 60:
         return f"{whole}s"

@@ -129,12 +129,18 @@ class Monitor(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """backend "dcgm" or "sim"; address "unix:///run/…" or "tcp://host:port"; world: the sim's world file."""
+    """backend "dcgm" or "sim"; address "unix:///run/…" or "tcp://host:port"; world: the sim's world file.
+
+    bindings: folders in which NVIDIA's Python bindings are looked for, () = where DCGM installs them.
+    embedded: no engine is asked, the reader becomes one itself for the time of each reading.
+    """
 
     backend: str = "dcgm"
     address: str = ""
     world: str = ""
     timeout_s: float = 5.0
+    bindings: tuple[str, ...] = ()
+    embedded: bool = False
 
 
 class Slurm(NamedTuple):
@@ -254,7 +260,7 @@ def build(raw: Mapping[str, Any], policy_hash: str) -> Policy:
         narrow=Narrow(**raw["narrow"]),
         expect=Expect(**raw["expect"]),
         monitor=Monitor(**raw["monitor"]),
-        engine=Engine(**raw["engine"]),
+        engine=Engine(**{**raw["engine"], "bindings": tuple(raw["engine"].get("bindings", ()))}),
         slurm=Slurm(**raw["slurm"]),
         drain=Drain(**raw["drain"]),
         budgets=Budgets(**raw["budgets"]),

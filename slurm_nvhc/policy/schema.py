@@ -124,6 +124,8 @@ class Engine(Section):
     address: Annotated[Union[str, UnsetType], _doc("unix:///run/… or tcp://host:port; empty: DCGM's default")] = UNSET
     world: Annotated[Union[str, UnsetType], _doc("sim: path of the simulated node's file")] = UNSET
     timeout: Annotated[Union[Duration, UnsetType], _doc("for one reading of the node (5s)")] = UNSET
+    bindings: Annotated[Union[list[str], UnsetType], _doc("folders of DCGM's Python bindings; empty: where DCGM installs them")] = UNSET
+    embedded: Annotated[Union[bool, UnsetType], _doc("be the engine instead of asking one (false)")] = UNSET
 
 
 class Slurm(Section):

@@ -51,7 +51,7 @@ _KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
     "budgets": {k: _Key(f"{k}_s", ref.duration, 1, 600) for k in ("prolog", "epilog", "health_check", "registration")},
     "record": {"keep": _Key("keep_days", _days, 1 / 24, 3650)},
 }
-_ABSOLUTE: Final = (("slurm", "bin_dir"), ("slurm", "conf"), ("drain", "template"), ("engine", "world"))
+_ABSOLUTE: Final = (("slurm", "bin_dir"), ("slurm", "conf"), ("drain", "template"), ("engine", "world"), ("engine", "bindings"))
 _REREAD: Final = _Key("reread_wait_s", ref.duration, 0, 60)
 NAMES: Final = tuple(_KEYS)
 
@@ -64,7 +64,7 @@ def defaults() -> dict[str, Any]:
         "narrow": compiled.Narrow()._asdict(),
         "expect": compiled.Expect()._asdict(),
         "monitor": compiled.Monitor()._asdict(),
-        "engine": compiled.Engine()._asdict(),
+        "engine": {**compiled.Engine()._asdict(), "bindings": []},  # as JSON gives it back
         "slurm": compiled.Slurm()._asdict(),
         "drain": compiled.Drain()._asdict(),
         "budgets": compiled.Budgets()._asdict(),
@@ -86,8 +86,10 @@ def patch(written: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
         out[section] = {}
         for key, value in written[section].items():
             known = keys.get(key, _Key(key, _same))
-            if (section, key) in _ABSOLUTE and value and not value.startswith("/"):
-                raise complain((section, key), f"{value} is not an absolute path", "hooks run in an unknown folder without PATH")
+            if (section, key) in _ABSOLUTE:
+                for path in value if isinstance(value, list) else [value]:
+                    if path and not path.startswith("/"):
+                        raise complain((section, key), f"{path} is not an absolute path", "hooks run in an unknown folder without PATH")
             out[section][known.name] = _value(known, value, (section, key), complain)
     return out
 

@@ -63,7 +63,7 @@ def to_json(policy: Policy) -> dict[str, Any]:
     """See effective; also for the policy that a hook loaded."""
     out: dict[str, Any] = {"hash": policy.hash, "mode": policy.mode, "rules": {n: _rule(r) for n, r in policy.rules.items()}}
     for name in ("narrow", "expect", "monitor", "engine", "slurm", "drain", "budgets", "record"):
-        out[name] = getattr(policy, name)._asdict()
+        out[name] = {key: _plain(value) for key, value in getattr(policy, name)._asdict().items()}
     out["reread_wait_s"] = policy.reread_wait_s
     return out
 

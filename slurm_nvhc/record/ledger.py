@@ -68,8 +68,12 @@ class Ledger:
 
     # --- protective state ----------------------------------------------------
 
+    def protective(self) -> Protective:
+        """All of the protective state at once."""
+        return self._store.read(self._kept)
+
     def exclusions(self) -> tuple[Exclusion, ...]:
-        return self._protective().exclusions
+        return self.protective().exclusions
 
     def exclude(self, exclusion: Exclusion) -> None:
         """Exclude a GPU. One that is excluded already keeps its first exclusion."""
@@ -80,7 +84,7 @@ class Ledger:
         return self._protect(lambda state: protective.release(state, uuid))
 
     def own_drain(self) -> Optional[OwnDrain]:
-        return self._protective().own_drain
+        return self.protective().own_drain
 
     def set_own_drain(self, drain: Optional[OwnDrain]) -> None:
         """The drain that we placed; None once it has ended."""
@@ -88,7 +92,7 @@ class Ledger:
 
     def intents(self) -> tuple[Intent, ...]:
         """Oldest first."""
-        return self._protective().intents
+        return self.protective().intents
 
     def add_intent(self, intent: Intent) -> None:
         """Note what could not be done yet. One of the same kind and reason is kept, with the keys of both."""
@@ -103,7 +107,7 @@ class Ledger:
 
     def known_gpus(self) -> tuple[GpuIdentity, ...]:
         """The GPUs that this node has, present or not, by PCI address."""
-        return self._protective().gpus
+        return self.protective().gpus
 
     def remember_gpus(self, snapshot: Snapshot) -> None:
         """Take the snapshot's GPUs as known and note when they were last seen.
@@ -117,7 +121,7 @@ class Ledger:
             rows = [(text(uuid), at_ns) for uuid in seen]
             statement = "INSERT INTO gpu_seen VALUES (?, ?) ON CONFLICT (uuid) DO UPDATE SET at_ns = max(at_ns, excluded.at_ns)"
             self._store.write(lambda conn: conn.executemany(statement, rows))
-        if protective.remember_gpus(before := self._protective(), snapshot) != before:
+        if protective.remember_gpus(before := self.protective(), snapshot) != before:
             self._protect(lambda state: protective.remember_gpus(state, snapshot))
 
     def gpu_last_seen(self) -> dict[str, int]:
@@ -289,9 +293,6 @@ class Ledger:
         return self._store.write(work)
 
     # --- how the protective state is kept ------------------------------------
-
-    def _protective(self) -> Protective:
-        return self._store.read(self._kept)
 
     def _kept(self, conn: sqlite3.Connection) -> Protective:
         """What the database says; an empty state when it says nothing readable."""

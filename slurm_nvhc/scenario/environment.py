@@ -11,7 +11,7 @@ from typing import Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, U
 
 from msgspec import UNSET, UnsetType
 
-from slurm_nvhc.scenario.format import JobStep, TaskStep
+from slurm_nvhc.scenario.steps import JobStep, TaskStep
 
 GPU_LISTS = ("CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL", "ROCR_VISIBLE_DEVICES", "ZE_AFFINITY_MASK")
 CONTEXTS = {"prolog": "prolog_slurmd", "epilog": "epilog_slurmd", "task_prolog": "prolog_task"}

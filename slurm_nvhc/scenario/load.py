@@ -15,7 +15,8 @@ from slurm_nvhc.catalog import findings
 from slurm_nvhc.catalog.fields import BY_NAME
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.scenario import world_steps
-from slurm_nvhc.scenario.format import Expect, FindingMatch, HookStep, Scenario, Step
+from slurm_nvhc.scenario.format import Expect, FindingMatch, Scenario
+from slurm_nvhc.scenario.steps import HookStep, Step
 from slurm_nvhc.strict_yaml import Loaded, load
 from slurm_nvhc.yaml_errors import nearest
 

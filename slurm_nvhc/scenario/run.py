@@ -21,10 +21,11 @@ from slurm_nvhc.scenario import check, environment, load, process, stage, world_
 from slurm_nvhc.scenario import seen as seen_
 from slurm_nvhc.scenario.check import Check
 from slurm_nvhc.scenario.environment import JobValues
-from slurm_nvhc.scenario.format import HookStep, JobStep, Scenario, Step, TaskStep
+from slurm_nvhc.scenario.format import Scenario
 from slurm_nvhc.scenario.load import Loading
 from slurm_nvhc.scenario.seen import Seen
 from slurm_nvhc.scenario.stage import Stage
+from slurm_nvhc.scenario.steps import HookStep, JobStep, Step, TaskStep
 from slurm_nvhc.sense.sim.world import World
 
 EXIT_OK, EXIT_MISSED, EXIT_BAD_INPUT, EXIT_MONITOR = 0, 1, 2, 3

@@ -25,8 +25,10 @@ from slurm_nvhc.policy.compile import compile_policy
 from slurm_nvhc.policy.compiled import Budgets, resolve
 from slurm_nvhc.proc.files import write_atomic
 from slurm_nvhc.scenario import scontrol
-from slurm_nvhc.scenario.format import Break, Scenario, Scontrol, ScontrolWord, Slurm, SlurmNode
+from slurm_nvhc.scenario.format import Scenario
 from slurm_nvhc.scenario.seen import NodeSeen
+from slurm_nvhc.scenario.setting import Scontrol, ScontrolWord, Slurm, SlurmNode
+from slurm_nvhc.scenario.steps import Break
 
 
 class Stage(NamedTuple):

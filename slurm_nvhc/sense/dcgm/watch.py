@@ -88,11 +88,11 @@ def remove(connection: Connection) -> bool:
     fields = [number for _, number in _field_groups(connection)]
     for group in groups:
         for number in fields:
-            _quietly(lambda group=group, number=number: agent.dcgmUnwatchFields(connection.handle, group, number))
+            _quietly(agent.dcgmUnwatchFields, connection.handle, group, number)
     for number in fields:
-        _quietly(lambda number=number: agent.dcgmFieldGroupDestroy(connection.handle, number))
+        _quietly(agent.dcgmFieldGroupDestroy, connection.handle, number)
     for group in groups:
-        _quietly(lambda group=group: agent.dcgmGroupDestroy(connection.handle, group))
+        _quietly(agent.dcgmGroupDestroy, connection.handle, group)
     return bool(groups or fields)
 
 
@@ -183,9 +183,10 @@ def _make(connection: Connection, gpus: Sequence[int]) -> None:
         raise trouble from exc
 
 
-def _quietly(call: Callable[[], Any]) -> None:
+def _quietly(call: Callable[..., Any], *arguments: Any) -> None:
+    """What is not there can not be removed: no trouble. An engine that does not answer is."""
     try:
-        call()
+        call(*arguments)
     except Exception as exc:
         if status.code(exc) in status.HOPELESS or not status.code(exc):
             raise status.failed(exc, "removing the watch") from exc

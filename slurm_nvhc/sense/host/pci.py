@@ -30,9 +30,9 @@ def gpus(root: str = "/") -> Optional[list[PciGpu]]:
         device = os.path.join(folder, name)
         address = entity.pci(name)
         # vendor and class are what the kernel saw at enumeration: they stay when the device is gone.
-        if address and _text(device, "vendor") == NVIDIA and _text(device, "class")[:6] in _GPU_CLASSES:
-            if _driver(device) != "vfio-pci":
-                out.append(PciGpu(address, _responds(device)))
+        of_nvidia = address and _text(device, "vendor") == NVIDIA and _text(device, "class")[:6] in _GPU_CLASSES
+        if of_nvidia and _driver(device) != "vfio-pci":
+            out.append(PciGpu(address, _responds(device)))
     return out
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Mapping, NamedTuple, Optional, Protocol, Sequence
 
+from slurm_nvhc.model.history import Incident, Sample
 from slurm_nvhc.model.snapshot import Event, GpuState, PciGpu
 from slurm_nvhc.sense.kernel_log import Line
 from slurm_nvhc.sense.protocol import Request
@@ -40,7 +41,13 @@ class EngineInfo(NamedTuple):
 
 
 class Backend(Protocol):
-    """Called in this order, each at most once, after wait()."""
+    """For a snapshot, wait() to events() are called in this order, each at most once.
+
+    For anything else clock() and engine() are called, and then the one method for it.
+    notes: trouble that did not cost the part it was met in; read after each part.
+    """
+
+    notes: list[PartFailed]
 
     def wait(self, seconds: float) -> None:
         """Let time pass on the node."""
@@ -62,17 +69,27 @@ class Backend(Protocol):
     def events(self) -> Sequence[Event]:
         """The engine's own Xid events as far as it remembers; ident must stay the same from read to read."""
 
+    def watch(self) -> tuple[bool, bool]:
+        """Have the engine sample (model.history.Watch): (it is watched now, it had to be made)."""
+
+    def unwatch(self) -> bool:
+        """Take the watch away; True when there was one."""
+
+    def history(self, fields: Sequence[str], since_ns: int, until_ns: int) -> Optional[Mapping[str, Mapping[str, Sequence[Sample]]]]:
+        """uuid -> name -> samples between two moments (ns UTC), oldest first; None without a watch."""
+
+    def health(self) -> Optional[Sequence[Incident]]:
+        """The engine's own complaints; None when it has nothing to judge by."""
+
 
 # Imported only when asked for: a source may need libraries that are not there.
-_MODULES: Final[Mapping[str, str]] = {"sim": "slurm_nvhc.sense.sim.backend"}
+_MODULES: Final[Mapping[str, str]] = {"sim": "slurm_nvhc.sense.sim.backend", "dcgm": "slurm_nvhc.sense.dcgm.backend"}
 
 
 def open_backend(request: Request) -> Backend:
     """The source a request names. Raises PartFailed when there is none of that name or it can not start."""
     module = _MODULES.get(request.backend)
     if module is None:
-        if request.backend == "dcgm":
-            raise PartFailed("MON-ENGINE-ABSENT", "engine", "this version has no dcgm backend")
         known = ", ".join(sorted(_MODULES))
         raise PartFailed("MON-READER", "reader", f"unknown backend {request.backend[:40]!r}; known: {known}")
     import importlib

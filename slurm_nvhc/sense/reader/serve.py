@@ -7,6 +7,7 @@ from typing import Any, Callable, Final, Mapping, Sequence
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.errors import NvhcError
 from slurm_nvhc.model import reading as rd
+from slurm_nvhc.model.history import Sample
 from slurm_nvhc.model.snapshot import Event, GpuState
 from slurm_nvhc.sense import kernel_log, protocol
 from slurm_nvhc.sense.kernel_log import SAME_FALL_NS, Line
@@ -36,8 +37,77 @@ def serve(text: str, emit: Emit, armed: Callable[[Request], None]) -> None:
     armed(request)
     backend = _attempt(emit, "reader", lambda: open_backend(request))
     if backend is not None:
-        _parts(request, backend, emit)
+        if request.op == "snapshot":
+            _parts(request, backend, emit)
+        else:
+            _remembered(request, backend, emit)
     emit({"part": "done"})
+
+
+def _remembered(request: Request, backend: Backend, emit: Emit) -> None:
+    """What the engine remembers, or shall: one part of the operation's own name."""
+    clock = _attempt(emit, "reader", backend.clock)
+    if clock is not None:
+        emit({"part": "clock", **clock._asdict()})
+    info = _attempt(emit, "engine", backend.engine)
+    if info is None:
+        return
+    emit({"part": "engine", **info._asdict()})
+    answer = _attempt(emit, "engine", lambda: _OPERATIONS[request.op](request, backend, emit))
+    _notes(backend, emit)
+    if answer is not None:
+        emit({"part": request.op, **answer})
+
+
+def _watch(request: Request, backend: Backend, emit: Emit) -> dict[str, Any]:
+    watched, made = backend.watch()
+    return {"watched": watched, "made": made}
+
+
+def _unwatch(request: Request, backend: Backend, emit: Emit) -> dict[str, Any]:
+    return {"watched": False, "made": False, "removed": backend.unwatch()}
+
+
+def _history(request: Request, backend: Backend, emit: Emit) -> dict[str, Any]:
+    found = backend.history(_names(request, emit), request.since_ns, request.until_ns)
+    if found is None:
+        return {"watched": False, "series": {}}
+    return {"watched": True, "series": {uuid: _series(of_gpu) for uuid, of_gpu in found.items()}}
+
+
+def _series(of_gpu: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
+    out = {}
+    for name, samples in of_gpu.items():
+        clean = [Sample(s.at_ns, sentinel(s.value) or s.value) for s in samples]
+        out[name] = [[s.at_ns, rd.to_json(s.value)] for s in thin(clean)]
+    return out
+
+
+def thin(samples: Sequence[Sample], most: int = protocol.MAX_SAMPLES) -> list[Sample]:
+    """Changes only, and of these at most ``most``, evenly spread, with the first and the last."""
+    changes = [s for i, s in enumerate(samples) if i == 0 or s.value != samples[i - 1].value]
+    if len(changes) <= most:
+        return changes
+    return [changes[i * (len(changes) - 1) // (most - 1)] for i in range(most)]
+
+
+def _health(request: Request, backend: Backend, emit: Emit) -> dict[str, Any]:
+    incidents = backend.health()
+    return {"known": incidents is not None, "incidents": [i._asdict() for i in incidents or ()]}
+
+
+_OPERATIONS: Final[Mapping[str, Callable[[Request, Backend, Emit], dict[str, Any]]]] = {
+    "watch": _watch,
+    "unwatch": _unwatch,
+    "history": _history,
+    "health": _health,
+}
+
+
+def _notes(backend: Backend, emit: Emit) -> None:
+    for note in backend.notes:
+        _trouble(emit, note.code, note.part, note.detail)
+    backend.notes.clear()
 
 
 def _parts(request: Request, backend: Backend, emit: Emit) -> None:
@@ -58,6 +128,7 @@ def _parts(request: Request, backend: Backend, emit: Emit) -> None:
     gpus = _attempt(emit, "engine", lambda: backend.gpus(names))
     if gpus is not None:
         emit({"part": "gpus", "gpus": _gpu_table(gpus, emit)})
+    _notes(backend, emit)
     events = _attempt(emit, "engine", backend.events)
     if events is not None:
         emit({"part": "events", "events": [e._asdict() for e in _bounded(events, "engine", emit)]})

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import Any, Callable, Final, NoReturn, Optional, Sequence, cast
+from typing import Any, Callable, Final, Mapping, NoReturn, Optional, Sequence, cast
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model import snapshot as snap
+from slurm_nvhc.model.history import Incident, Sample
 from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event, GpuIdentity, GpuState, PciGpu
 from slurm_nvhc.sense.kernel_log import Line
@@ -41,6 +42,7 @@ class SimBackend:
     """See reader.backend.Backend."""
 
     def __init__(self, path: str, world: World, deadline_s: float) -> None:
+        self.notes: list[PartFailed] = []
         self._path = path
         self._world = world
         self._deadline_s = deadline_s
@@ -91,6 +93,26 @@ class SimBackend:
     def events(self) -> Sequence[Event]:
         self._reach("events")
         return self._world.engine_events
+
+    def watch(self) -> tuple[bool, bool]:
+        with World.edit(self._path) as world:
+            made = world.watch()
+        return True, made
+
+    def unwatch(self) -> bool:
+        with World.edit(self._path) as world:
+            return world.unwatch()
+
+    def history(self, fields: Sequence[str], since_ns: int, until_ns: int) -> Optional[Mapping[str, Mapping[str, Sequence[Sample]]]]:
+        if self._world.watched is None:
+            return None
+        return {
+            uuid: {name: inside for name in fields if (inside := [s for s in series.get(name, ()) if since_ns <= s.at_ns <= until_ns])}
+            for uuid, series in self._world.watched.items()
+        }
+
+    def health(self) -> Optional[Sequence[Incident]]:
+        return None if self._world.watched is None else self._world.incidents
 
     def _reach(self, part: str) -> None:
         """On the way to a part: the engine may hang or crash before it, the part may be unreadable."""

@@ -36,6 +36,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "xid": Operation(("gpu", "code"), ("text", "pid", "process", "at_s")),
     "engine_xid": Operation(("gpu", "code"), ("at_s",)),
     "sxid": Operation(("switch", "code"), ("fatal", "link", "text")),
+    "incident": Operation(("system", "code", "result"), ("text", "gpu")),
     "engine": Operation(("behaviour",), (), True),
     "unreadable": Operation(("part",), ("reason",)),
 }

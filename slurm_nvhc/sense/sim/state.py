@@ -15,7 +15,7 @@ from typing import Any, Final, Iterator, Mapping, Optional
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.errors import InputError
-from slurm_nvhc.model import entity
+from slurm_nvhc.model import entity, history
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model import snapshot as snap
 from slurm_nvhc.model.reading import Reading
@@ -50,6 +50,9 @@ class SimState:
 
     base:     the preset it was made from
     pending:  changes that happen later: (wall time, operation), see World.schedule
+    watched:  what the engine has sampled: uuid -> name -> [[wall time, value], …], changes
+              only; None while nobody asked it to
+    incidents: what the engine's own health check complains about
     blind:    what can not be read: part ("clock", "kernel_log", "pci") -> reason
     behaviour, options: what the engine does, see World.engine
     """
@@ -84,6 +87,8 @@ class SimState:
         self.next_seq = 0
         self.engine_events: list[Event] = []
         self.pending: list[tuple[int, dict[str, Any]]] = []
+        self.watched: Optional[dict[str, dict[str, list[history.Sample]]]] = None
+        self.incidents: list[history.Incident] = []
         self.behaviour = "ok"
         self.options: dict[str, Any] = {}
         self.blind: dict[str, str] = {}
@@ -112,6 +117,8 @@ class SimState:
             "next_seq": self.next_seq,
             "engine_events": [event._asdict() for event in self.engine_events],
             "pending": [[at, op] for at, op in self.pending],
+            "watched": _watched_to_json(self.watched),
+            "incidents": [incident._asdict() for incident in self.incidents],
             "engine": {"behaviour": self.behaviour, **self.options},
             "unreadable": self.blind,
         }
@@ -133,6 +140,8 @@ class SimState:
             self.kernel = [Line(int(seq), int(at), str(text)) for seq, at, text in _of(raw, "kernel", list)]
             self.engine_events = [Event(**item) for item in _of(raw, "engine_events", list)]
             self.pending = [(int(at), dict(op)) for at, op in _of(raw, "pending", list)]
+            self.watched = _watched_from_json(raw["watched"])
+            self.incidents = [history.Incident(**item) for item in _of(raw, "incidents", list)]
             options = dict(_of(raw, "engine", dict))
             self.behaviour = str(options.pop("behaviour"))
             self.options = options
@@ -143,7 +152,19 @@ class SimState:
 
     # -- clock -----------------------------------------------------------------
 
+    def sample(self) -> None:
+        """Let the engine take its samples: of what changed since the last ones. A GPU that does not answer gives none."""
+        if self.watched is None:
+            return
+        for gpu in self.gpus:
+            series = self.watched.setdefault(gpu.identity.uuid, {})
+            for name, value in gpu.readings.items() if gpu.listed and gpu.status == snap.OK else ():
+                taken = series.setdefault(name, [])
+                if not taken or taken[-1].value != value:
+                    taken.append(history.Sample(self.wall_ns, value))
+
     def move_clock(self, to_ns: int) -> None:
+        self.sample()  # before the time passes: what was done so far was done by now
         step = max(0, to_ns - self.wall_ns)
         self.wall_ns += step
         self.boot_ns += step
@@ -165,6 +186,21 @@ def _gpu_to_json(gpu: SimGpu) -> dict[str, Any]:
         "status": gpu.status,
         "on_pci": gpu.on_pci,
         "responds": gpu.responds,
+    }
+
+
+def _watched_to_json(watched: Optional[dict[str, dict[str, list[history.Sample]]]]) -> Any:
+    if watched is None:
+        return None
+    return {uuid: {n: [[s.at_ns, rd.to_json(s.value)] for s in taken] for n, taken in series.items()} for uuid, series in watched.items()}
+
+
+def _watched_from_json(raw: Any) -> Optional[dict[str, dict[str, list[history.Sample]]]]:
+    if raw is None:
+        return None
+    return {
+        str(uuid): {str(n): [history.Sample(int(at), rd.from_json(value)) for at, value in taken] for n, taken in series.items()}
+        for uuid, series in raw.items()
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final, Iterator, Mapping, Optional
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import xids
 from slurm_nvhc.errors import InputError
+from slurm_nvhc.model import entity, history
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model import snapshot as snap
 from slurm_nvhc.model.reading import NoData, Reading
@@ -71,6 +72,7 @@ class World(SimState):
 
     def save(self, path: str) -> None:
         """Whole or not at all. Raises OSError."""
+        self.sample()
         write_document(path, self.to_json())
 
     @classmethod
@@ -114,7 +116,7 @@ class World(SimState):
         self.boot_ns = 0
         self.kernel = []
         self.next_seq = 0
-        self.engine_events = []  # they live in the engine's memory
+        self._forget()
         self.driver_loaded_ns = self.wall_ns
         for gpu in self.gpus:
             _clear(gpu, cat.REBOOT, range(1, 8))
@@ -301,8 +303,32 @@ class World(SimState):
             if options["kind"] == "frozen":
                 options["gpus"] = self.to_json()["gpus"]
         if behaviour == "absent":
-            self.engine_events = []
+            self._forget()
         self.behaviour, self.options = behaviour, options
+
+    def incident(self, system: str, code: int, result: str, text: str = "", gpu: str = "") -> None:
+        """A complaint of the engine's own health check, about a GPU or (gpu: "") the node. result: warn or fail."""
+        if result not in (history.WARN, history.FAIL) or not isinstance(system, str) or not isinstance(text, str):
+            raise InputError("incident", "key result", f"{str(result)[:40]!r} is not known", "known: warn, fail")
+        about = self.gpu(gpu).identity.uuid if gpu else entity.NODE
+        self.incidents.append(history.Incident(system, _code(code), result, about, text))
+
+    def watch(self) -> bool:
+        """Have the engine sample from now on; False when it did already."""
+        if self.watched is not None:
+            return False
+        self.watched = {}
+        self.sample()
+        return True
+
+    def unwatch(self) -> bool:
+        there = self.watched is not None
+        self.watched = None
+        return there
+
+    def _forget(self) -> None:
+        """What lives in the engine's memory only."""
+        self.engine_events, self.watched, self.incidents = [], None, []
 
     def unreadable(self, part: str, reason: str = "Permission denied") -> None:
         """Make clock, kernel_log or pci unreadable; an empty reason makes it readable again."""

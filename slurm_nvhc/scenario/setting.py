@@ -1,0 +1,115 @@
+"""What a scenario starts with: the node's and Slurm's sections."""
+
+from __future__ import annotations
+
+from typing import Annotated, Dict, List, Literal, Optional, Union
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from slurm_nvhc.scenario.words import Duration, Environment, Gpu, Moment, Readings, Strict
+
+# --- node -------------------------------------------------------------------------------------
+
+
+class Identity(Strict):
+    """What the sources say a GPU is. Everything left out stays as the preset has it."""
+
+    minor: Optional[int] = None
+    nvml_index: Optional[int] = None
+    dcgm_id: Optional[int] = None
+    uuid: Optional[str] = None
+    pci: Optional[str] = None
+    serial: Optional[str] = None
+    slot: Optional[str] = None
+    model: Optional[str] = None
+
+
+class LogLine(Strict):
+    """A kernel log line, verbatim, and when it was written."""
+
+    text: str
+    at: Moment = 0
+
+
+class EngineXid(Strict):
+    """An Xid that only the DCGM engine's event stream shows (field 230 with its own time)."""
+
+    gpu: Gpu
+    code: int
+    at: Moment = 0
+
+
+EngineBehaviour = Literal["ok", "absent", "hung", "slow", "lying", "crash", "empty"]
+
+
+class Engine(Strict):
+    """How nv-hostengine behaves.
+
+    seconds: slow only, how long an answer takes; kind: lying only, what is wrong with the
+    answers; after: hung and crash, the last part of the reply that still comes (clock, kernel_log,
+    pci, engine, gpus); signal: crash only, what ends the process.
+    """
+
+    behaviour: EngineBehaviour
+    seconds: Union[float, UnsetType] = UNSET
+    kind: Union[str, UnsetType] = UNSET
+    after: Union[str, UnsetType] = UNSET
+    signal: Union[str, UnsetType] = UNSET
+
+
+EngineWord = Union[Engine, EngineBehaviour]
+PciWord = Annotated[
+    Literal["ok", "dead", "absent"],
+    Meta(description="ok: on the bus and answering; dead: config space reads all ones; absent: not on the bus."),
+]
+
+
+class Node(Strict):
+    """All that the simulated node may see."""
+
+    preset: str = "hgx-h100-8"
+    name: str = "n1"
+    gpus: Optional[int] = None
+    uptime: Optional[Duration] = None
+    identities: Dict[str, Identity] = {}
+    readings: Readings = {}
+    kernel_log: List[Union[LogLine, str]] = []
+    engine_xids: List[EngineXid] = []
+    pci: Dict[str, PciWord] = {}
+    engine: EngineWord = "ok"
+
+
+# --- slurm ------------------------------------------------------------------------------------
+
+ScontrolBehaviour = Literal["ok", "missing", "fails", "refuses", "down", "hangs", "slow", "applies_then_times_out", "applies_then_hangs"]
+
+
+class Scontrol(Strict):
+    """How the scontrol command behaves; seconds: slow only."""
+
+    behaviour: ScontrolBehaviour
+    seconds: Union[float, UnsetType] = UNSET
+
+
+ScontrolWord = Union[Scontrol, ScontrolBehaviour]
+
+
+class SlurmNode(Strict):
+    """The node in Slurm at the start. state as scontrol shows it: IDLE, IDLE+DRAIN, DOWN, …"""
+
+    state: str = "IDLE"
+    reason: str = ""
+    user: str = "root"
+
+
+class Slurm(Strict):
+    """The played Slurm. gres: text of gres.conf; left out, one File list over all GPUs of the node."""
+
+    version: Literal["22.05", "24.11"] = "24.11"
+    partition: str = "gpu"
+    gres: Union[str, UnsetType] = UNSET
+    constrain_devices: bool = False
+    environment: Environment = {}
+    node: SlurmNode = msgspec.field(default_factory=SlurmNode)
+    scontrol: ScontrolWord = "ok"

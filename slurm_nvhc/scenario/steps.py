@@ -1,0 +1,202 @@
+"""What can happen in a scenario: one structure per step, and ``Step``, which has exactly one of them."""
+
+from __future__ import annotations
+
+from typing import List, Literal, Optional, Union
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from slurm_nvhc.scenario.setting import EngineWord, EngineXid, LogLine, PciWord, ScontrolWord, SlurmNode
+from slurm_nvhc.scenario.words import Amounts, Duration, Environment, Gpu, JobId, Link, PolicyText, Readings, Strict
+
+
+class HookStep(Strict):
+    """What every hook step may say.
+
+    as: a name for this run, for ``after`` in expect. cwd: deleted = a directory that is gone.
+    terminate_after: seconds of real time until slurmd sends SIGTERM.
+    """
+
+    label: str = msgspec.field(default="", name="as")
+    environment: Environment = {}
+    cwd: Literal["log", "deleted", "root"] = "log"
+    stdin: Literal["null", "closed"] = "null"
+    terminate_after: Optional[float] = None
+
+
+class JobStep(HookStep, kw_only=True):
+    """Prolog or epilog of a job. What is left out is taken from the job's earlier step, else from the defaults.
+
+    gpus: positions in gres.conf's File list ([0, 1]), "all", the text of SLURM_JOB_GPUS, or [] for a job
+    without GPUs; default all. exclusive: whole node without asking for GPUs, so tasks see no GPU variable.
+    """
+
+    job: JobId
+    gpus: Union[List[int], str, UnsetType] = UNSET
+    cuda_visible_devices: Union[str, UnsetType] = UNSET
+    user: Union[str, UnsetType] = UNSET
+    uid: Union[int, UnsetType] = UNSET
+    partition: Union[str, UnsetType] = UNSET
+    nodes: Union[int, UnsetType] = UNSET
+    tasks: Union[int, UnsetType] = UNSET
+    exclusive: Union[bool, UnsetType] = UNSET
+    exit_code: Union[int, UnsetType] = UNSET
+
+
+class TaskStep(HookStep, kw_only=True):
+    """Task prolog of one task. launch: batch (the script) or step (srun).
+
+    gpus: the positions that this task was bound to; default the job's.
+    cuda_visible_devices: default as Slurm makes it: positions, or 0, 1, … under ConstrainDevices.
+    """
+
+    job: JobId
+    launch: Literal["batch", "step"] = "batch"
+    gpus: Union[List[int], UnsetType] = UNSET
+    cuda_visible_devices: Union[str, UnsetType] = UNSET
+
+
+class Storm(Strict, kw_only=True):
+    """``amount`` errors on one link within ``over``."""
+
+    link: Link
+    counter: str = "replay"
+    amount: int
+    over: Duration
+
+
+class SlowBurn(Strict, kw_only=True):
+    """``per_hour`` errors each hour on one link for ``over``."""
+
+    link: Link
+    counter: str = "replay"
+    per_hour: float
+    over: Duration
+
+
+class Reboot(Strict):
+    """down: how long the node is away."""
+
+    down: Duration = "5m"
+
+
+class Lose(Strict):
+    """A GPU stops answering ("*": all). pci: what the bus shows. engine_lists: the engine still lists it, as lost."""
+
+    gpu: Gpu
+    pci: PciWord = "dead"
+    engine_lists: bool = False
+
+
+class Swap(Strict):
+    """Another card in the same slot."""
+
+    gpu: Gpu
+    uuid: str
+    serial: str = ""
+
+
+class Xid(Strict):
+    """The driver logs an Xid now: a kernel log line and the engine's event."""
+
+    gpu: Gpu
+    code: int
+    text: str = ""
+    pid: int = 0
+    process: str = ""
+
+
+class Sxid(Strict):
+    """An NVSwitch error as the driver logs it. switch: its number on the node, from 0."""
+
+    switch: int
+    code: int
+    fatal: bool = False
+    link: int = 0
+    text: str = ""
+
+
+class Unreadable(Strict):
+    """Something of the node can not be read from now on; an empty reason makes it readable again."""
+
+    part: Literal["clock", "kernel_log", "pci"]
+    reason: str = "Permission denied"
+
+
+class Throttle(Strict):
+    """A GPU is slowed down during ``share`` (10%) of ``over``. reason: power, thermal, hw_thermal or power_brake."""
+
+    gpu: Gpu
+    reason: str
+    share: str
+    over: Duration
+
+
+class AdminDrain(Strict):
+    """An administrator drains the node."""
+
+    reason: str
+    user: str = "root"
+
+
+class Empty(Strict):
+    """Nothing more to say: write {}."""
+
+
+Broken = Literal["delete", "corrupt"]
+
+
+class Break(Strict):
+    """Something of ours is deleted or overwritten with rubbish.
+
+    state: the whole state directory; ledger: the database and its mirror stays; interpreter: Python.
+    """
+
+    policy: Union[Broken, UnsetType] = UNSET
+    state: Union[Literal["delete"], UnsetType] = UNSET
+    ledger: Union[Broken, UnsetType] = UNSET
+    interpreter: Union[Literal["delete"], UnsetType] = UNSET
+
+
+class Scheduled(Strict):
+    """World changes that happen ``after`` a time, also in the middle of a hook's own waiting."""
+
+    after: Duration
+    set: Readings = {}
+    add: Amounts = {}
+
+
+class Step(Strict):
+    """Exactly one key."""
+
+    prolog: Union[JobStep, UnsetType] = UNSET
+    epilog: Union[JobStep, UnsetType] = UNSET
+    health_check: Union[HookStep, UnsetType] = UNSET
+    task_prolog: Union[TaskStep, UnsetType] = UNSET
+    wait: Union[Duration, UnsetType] = UNSET
+    set: Union[Readings, UnsetType] = UNSET
+    add: Union[Amounts, UnsetType] = UNSET
+    storm: Union[Storm, UnsetType] = UNSET
+    slow_burn: Union[SlowBurn, UnsetType] = UNSET
+    gpu_reset: Union[Gpu, UnsetType] = UNSET
+    driver_reload: Union[Empty, UnsetType] = UNSET
+    reboot: Union[Reboot, UnsetType] = UNSET
+    lose: Union[Lose, Gpu, UnsetType] = UNSET
+    restore: Union[Gpu, UnsetType] = UNSET
+    swap: Union[Swap, UnsetType] = UNSET
+    xid: Union[Xid, UnsetType] = UNSET
+    engine_xid: Union[EngineXid, UnsetType] = UNSET
+    sxid: Union[Sxid, UnsetType] = UNSET
+    kernel_log: Union[List[Union[LogLine, str]], LogLine, str, UnsetType] = UNSET
+    unreadable: Union[Unreadable, UnsetType] = UNSET
+    throttle: Union[Throttle, UnsetType] = UNSET
+    engine: Union[EngineWord, UnsetType] = UNSET
+    schedule: Union[Scheduled, UnsetType] = UNSET
+    scontrol: Union[ScontrolWord, UnsetType] = UNSET
+    admin_drain: Union[AdminDrain, UnsetType] = UNSET
+    admin_resume: Union[Empty, UnsetType] = UNSET
+    node_state: Union[SlurmNode, UnsetType] = UNSET
+    policy: Union[PolicyText, UnsetType] = UNSET
+    kill_switch: Union[Literal["on", "off"], UnsetType] = UNSET
+    break_: Union[Break, UnsetType] = msgspec.field(default=UNSET, name="break")
