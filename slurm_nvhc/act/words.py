@@ -106,7 +106,7 @@ def what(finding: Finding) -> str:
     """The figure that convicts: "replay +21200", "recovery action GPU reset", "row remap failed"; else the message."""
     ev = finding.evidence
     field = fields.BY_NAME.get(ev.field)
-    if field is not None and _is_number(ev.amount):
+    if field is not None and ev.amount is not None and _is_number(ev.amount):
         return f"{field.label} {'at least ' if ev.bound == 'at_least' else ''}+{figures.amount(ev.amount, field)}"
     if field is not None and field.kind == fields.FLAG and ev.after == 1:
         return field.label
