@@ -343,6 +343,8 @@ def test_monitor_trouble_acts_only_as_the_policy_says():
     assert actions == [[], [], ["notify"]]
     got = run("health_check", hung, policy(monitor=Monitor(action="drain")))
     assert [(p.action, p.uuid) for p in got.decision.proposals] == [("drain", "")]
+    odd = snapshot(gpu(0), troubles=(Trouble("MON-ENVIRONMENT", "environment", "odd user name"),))
+    assert run("health_check", odd, policy(monitor=Monitor(action="drain"))).decision.proposals == ()
     healthy = run("health_check", snapshot(gpu(0)), policy(), memory=memory)
     assert run("health_check", hung, policy(), memory=healthy.memory).decision.proposals == ()
 

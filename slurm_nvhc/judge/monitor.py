@@ -28,8 +28,11 @@ def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
         if name in out:
             continue
         runs, seconds = notes.trouble(name)
-        lasted = runs >= (policy.drain_after_runs if policy.action == fd.DRAIN else policy.after_runs)
-        lasted = lasted or (policy.action != fd.DRAIN and seconds >= policy.after_s)
+        # A drain is for trouble that leaves the node unwatched; an odd environment or a broken policy
+        # edit must never give a user or a typing error the power to drain.
+        action = fd.NOTIFY if policy.action == fd.DRAIN and code not in _BLINDING else policy.action
+        lasted = runs >= (policy.drain_after_runs if action == fd.DRAIN else policy.after_runs)
+        lasted = lasted or (action != fd.DRAIN and seconds >= policy.after_s)
         since = f", {runs} runs in a row" if runs > 1 else ""
         out[name] = Finding(
             code=code,
@@ -40,7 +43,7 @@ def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
             evidence=Evidence(text=f"{trouble.detail}{since}", at_ns=inp.now_ns, rule="monitor", window=inp.window.text),
             gpu={},
             mode=fd.OBSERVE if inp.policy.mode == fd.OBSERVE else fd.ENFORCE,
-            action=policy.action if lasted else fd.NONE,
+            action=action if lasted else fd.NONE,
             policy=inp.policy.hash,
         )
     notes.forget_troubles_but(set(out))

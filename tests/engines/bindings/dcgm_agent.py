@@ -38,10 +38,11 @@ def dcgmEntitiesGetLatestValues(dcgmHandle, entities, fieldIds, flags):
     if status:
         raise DCGMError(status)
     values = (structs.c_dcgmFieldValue_v2 * len(wanted))()
+    engine = stub_engine.engine()
     # A real engine promises no order either.
     for value, (kind, entity, field) in zip(values, reversed(wanted)):
         value.entityGroupId, value.entityId = kind, entity
-        _fill(value, field, *stub_engine.engine().value(kind, entity, field, bool(flags & 1)))
+        _fill(value, field, *engine.value(kind, entity, field, bool(flags & 1)))
     return values
 
 

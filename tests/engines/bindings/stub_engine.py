@@ -185,6 +185,8 @@ class Capture:
 class Node:
     def __init__(self, world):
         self._w = world
+        self._options = options()
+        self._at_us = _now_us()
         self.version = world.engine_version
 
     def _cards(self):
@@ -208,7 +210,7 @@ class Node:
         }
 
     def value(self, kind, entity, field, live):
-        only_entities = options().get("link_entities")
+        only_entities = self._options.get("link_entities")
         if kind == LINK:
             card, number = self._cards()[entity >> 24], (entity >> 8) & 0xFFFF
             name = next(f.name for f in cat.ALL if f.link_entity_id == field)
@@ -217,26 +219,26 @@ class Node:
         if not live:
             if not any(field in ids for ids in _watched_ids(entity)):
                 return "i", -16, INT_BLANK, 0
-            return ("s", 0, card.identity.uuid, _now_us()) if field == 54 else ("s", 0, _pci(card), _now_us())
+            return ("s", 0, card.identity.uuid, self._at_us) if field == 54 else ("s", 0, _pci(card), self._at_us)
         if card.status != "ok":
-            return ("s", 0, WORDS[0], _now_us()) if IDENTITY.get(field) in ("uuid", "pci") else ("i", 0, INT_BLANK, _now_us())
+            return ("s", 0, WORDS[0], self._at_us) if IDENTITY.get(field) in ("uuid", "pci") else ("i", 0, INT_BLANK, self._at_us)
         if field == 1:
-            return "s", 0, self._w.driver, _now_us()
+            return "s", 0, self._w.driver, self._at_us
         if field == 57:
-            return "s", 0, _pci(card), _now_us()
+            return "s", 0, _pci(card), self._at_us
         if field in IDENTITY:
             raw = getattr(card.identity, IDENTITY[field])
-            return ("s" if isinstance(raw, str) else "i"), 0, raw, _now_us()
+            return ("s" if isinstance(raw, str) else "i"), 0, raw, self._at_us
         name, number = cat.BY_ID[field]
         if number is None:
             return self._raw(card.readings[name], field)
         if only_entities or number not in card.links:
-            return "i", 0, INT_BLANK + 2, _now_us()
+            return "i", 0, INT_BLANK + 2, self._at_us
         return self._raw(card.links[number][name], field)
 
     def _raw(self, reading, field):
         lie = self._w.options.get("kind") if self._w.behaviour == "lying" else ""
-        at = _now_us() - (3_600_000_000 if lie == "stale" else 0)
+        at = self._at_us - (3_600_000_000 if lie == "stale" else 0)
         float_field = cat.BY_ID.get(field, ("", None))[0] in ("power_usage", "power_limit_enforced", "power_limit_default")
         if lie == "sentinel" and not isinstance(reading, NoData):
             reading = NoData("blank")

@@ -1,0 +1,116 @@
+"""A node whose engine is the stand-in bindings of tests/engines: read through the dcgm backend as production does."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any
+
+import pytest
+
+from slurm_nvhc.model.snapshot import Snapshot
+from slurm_nvhc.policy.compiled import Engine
+from slurm_nvhc.proc import child
+from slurm_nvhc.sense import client
+from slurm_nvhc.sense.client import read_snapshot
+from slurm_nvhc.sense.sim.world import World
+
+HERE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "engines")
+BINDINGS = os.path.join(HERE, "bindings")
+CAPTURE = os.path.join(HERE, "h100x8.json")
+NS = 1_000_000_000
+
+
+def write_host(root: str, world: World, offset_ns: int) -> None:
+    """A simulated node's kernel log, PCI bus and driver as files below ``root``."""
+    booted_ns = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+    records = [
+        f"6,{line.seq},{max(0, line.wall_ns + offset_ns - booted_ns) // 1000},-;{line.text}\n SUBSYSTEM=pci\n" for line in world.kernel
+    ]
+    put(root, "proc/sys/kernel/random/boot_id", world.boot_id + "\n")
+    put(root, "proc/driver/nvidia/version", f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {world.driver}  Sat\nGCC version: 12\n")
+    put(root, "dev/kmsg", "".join(records))
+    if "kernel_log" in world.blind:
+        os.unlink(os.path.join(root, "dev/kmsg"))
+    devices = os.path.join(root, "sys/bus/pci/devices")
+    for name in os.listdir(devices) if os.path.isdir(devices) else ():
+        for file in os.listdir(os.path.join(devices, name)):
+            os.unlink(os.path.join(devices, name, file))
+        os.rmdir(os.path.join(devices, name))
+    for gpu in world.gpus:
+        if gpu.on_pci:
+            pci_device(root, gpu.identity.pci, responds=gpu.responds)
+            put(root, f"sys/bus/pci/slots/{gpu.identity.slot}/address", gpu.identity.pci[:-2] + "\n")
+    for address in world.switches:
+        pci_device(root, address, kind="0x068000")
+
+
+def pci_device(root: str, address: str, kind: str = "0x030200", responds: bool = True, vendor: str = "0x10de") -> None:
+    folder = f"sys/bus/pci/devices/{address}"
+    put(root, f"{folder}/vendor", vendor + "\n")
+    put(root, f"{folder}/class", kind + "\n")
+    with open(os.path.join(root, folder, "config"), "wb") as file:
+        file.write(bytes.fromhex("de10") if responds else b"\xff\xff")
+
+
+def put(root: str, path: str, text: str) -> None:
+    whole = os.path.join(root, path)
+    os.makedirs(os.path.dirname(whole), exist_ok=True)
+    with open(whole, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def with_root(monkeypatch: pytest.MonkeyPatch, root: str) -> None:
+    """Let readers that this test starts look for /proc, /sys and /dev below ``root``."""
+
+    def run(argv: Any, timeout_s: float, environment: Any = None, request: Any = None) -> child.Result:
+        document = json.loads(request)
+        document["options"]["root"] = root
+        return child.run(argv, timeout_s, environment, json.dumps(document) + "\n")
+
+    class Seam:
+        Result = child.Result
+
+    Seam.run = staticmethod(run)  # type: ignore[attr-defined]
+    monkeypatch.setattr(client, "child", Seam)
+
+
+class StubNode:
+    """An HGX H100 behind the stub. ``world`` is the path of its state."""
+
+    def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch, preset: str = "hgx-h100-8") -> None:
+        self.root = os.path.join(folder, "root")
+        self.world = os.path.join(folder, "world.json")
+        world = World.preset(preset)
+        self._offset_ns = time.time_ns() - world.wall_ns
+        world.save(self.world)
+        self.engine = Engine("dcgm", f"unix://{self.world}", bindings=(BINDINGS,))
+        self.stub()
+        self.refresh()
+        with_root(monkeypatch, self.root)
+
+    def do(self, operation: str, **arguments: Any) -> None:
+        with World.edit(self.world) as world:
+            world.apply({"op": operation, **arguments})
+        self.refresh()
+
+    def refresh(self) -> None:
+        write_host(self.root, World.load(self.world), self._offset_ns)
+
+    def stub(self, **options: Any) -> None:
+        """How the stub misbehaves, see stub_engine."""
+        with open(self.world + ".stub", "w", encoding="utf-8") as file:
+            json.dump({"offset_ns": self._offset_ns, **options}, file)
+
+    def kept(self) -> dict[str, Any]:
+        """What the engine keeps: groups, field groups, calls."""
+        try:
+            with open(self.world + ".engine", encoding="utf-8") as file:
+                document: dict[str, Any] = json.load(file)
+        except FileNotFoundError:
+            return {}
+        return document
+
+    def read(self, deadline_s: float = 30.0, **options: Any) -> Snapshot:
+        return read_snapshot("n1", self.engine, deadline_s, **options)
