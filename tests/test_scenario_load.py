@@ -79,6 +79,7 @@ def test_reading_the_file_leaves_the_node_at_its_start() -> None:
         ("  uptime: 3d", "  uptme: 3d", ["line 4", "key node.uptme", "did you mean uptime?"]),
         ("  uptime: 3d", "  uptime: soon", ["line 4", "key node.uptime", "'soon' is not a duration"]),
         ("  uptime: 3d", "  preset: hgx-h900-8", ["line 4", "key node.preset", "hgx-h100-8"]),
+        ("  uptime: 3d", "  name: ../../etc", ["line 4", "key node.name", "is not a node's name"]),
         ("g3.429: 12", "g9.429: 12", ["line 5", "key node.readings.g9.429", "g0 to g7"]),
         ("g3.429: 12", "g3.nvlink_replay_totl: 12", ["line 5", "did you mean nvlink_replay_total?"]),
         ("g3.429: 12", "g3.230: 12", ["field 230", "engine_xid"]),

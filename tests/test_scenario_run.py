@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from slurm_nvhc.errors import MonitorError
+from slurm_nvhc.errors import InputError, MonitorError
 from slurm_nvhc.hooks import install
 from slurm_nvhc.scenario import load, stage
 from slurm_nvhc.scenario.replay import replay
@@ -275,3 +275,14 @@ def test_a_policy_keeps_what_it_says_about_engine_and_slurm() -> None:
 
 def test_a_nonsense_engine_section_is_left_to_the_policy_check() -> None:
     assert "engine: 7" in stage.policy_text({"engine": 7}, "/w", "/b")
+
+
+@pytest.mark.parametrize("overlay", ["partitions: {'*': {slurm: {bin_dir: /usr/bin}}}", "nodes: {n1: {engine: {backend: dcgm}}}"])
+def test_a_policy_can_not_lead_to_a_real_slurm_or_engine(tmp_path: Path, overlay: str) -> None:
+    with pytest.raises(InputError, match="the replay's own"):
+        play(tmp_path, FAULT + "policy:\n  " + overlay + "\n")
+
+
+def test_a_mapping_for_engine_and_scontrol_gives_way(tmp_path: Path) -> None:
+    report = play(tmp_path, FAULT + "policy: {slurm: {bin_dir: /usr/bin}, engine: {backend: dcgm, world: /elsewhere}}\n")
+    assert report.ok, missed(report)

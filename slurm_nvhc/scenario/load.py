@@ -7,6 +7,7 @@ world in memory, so that a wrong scenario fails before any hook is run.
 
 from __future__ import annotations
 
+import re
 from typing import Iterator, List, NamedTuple, Tuple, Union
 
 from msgspec import UNSET
@@ -22,6 +23,7 @@ from slurm_nvhc.yaml_errors import nearest
 
 HOOKS = ("prolog", "epilog", "health_check", "task_prolog")
 Path = Tuple[Union[str, int], ...]
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
 
 
 class Loading(NamedTuple):
@@ -58,10 +60,17 @@ def parse(text: Union[str, bytes], thing: str) -> Loading:
     """The scenario in a text; ``thing`` names it in errors. Raises InputError."""
     source = load(text, thing, Scenario)
     loading = Loading(source.value, source)
+    _check_node_name(loading)
     _check_steps(loading)
     _check_expect(loading)
     world_steps.rehearse(loading.scenario, source)
     return loading
+
+
+def _check_node_name(loading: Loading) -> None:
+    """It becomes a directory's name below the replay's own: a file from a stranger must not lead out of that."""
+    if not _NODE_NAME.fullmatch(loading.scenario.node.name):
+        raise loading.source.error(("node", "name"), "is not a node's name", "letters, digits, dots and hyphens, such as n1")
 
 
 def _check_steps(loading: Loading) -> None:

@@ -125,8 +125,23 @@ def _script(path: str, line: str) -> None:
 def write_policy(stage: Stage, given: Union[Mapping[str, Any], str]) -> str:
     """Write policy.yaml as the administrator wrote it, with the replay's engine and scontrol added. Returns its text."""
     text = policy_text(given, stage.world, stage.path("bin"))
+    _stays_on_stage(text, stage)
     write_atomic(stage.policy, text, 0o644, durable=False)
     return text
+
+
+def _stays_on_stage(text: str, stage: Stage) -> None:
+    """Refuse a policy that leads hooks to a real engine or a real scontrol: a scenario may come from a stranger."""
+    try:
+        compiled = compile_policy(text, "policy")
+    except InputError:
+        return  # broken: it does not come into force
+    base = resolve(compiled)
+    patches = [patch for section in ("partitions", "nodes") for _pattern, patch in compiled[section]]
+    ours = (base.engine.backend, base.engine.world, base.slurm.bin_dir) == ("sim", stage.world, stage.path("bin"))
+    elsewhere = any({"backend", "world"} & set(p.get("engine", {})) or "bin_dir" in p.get("slurm", {}) for p in patches)
+    if elsewhere or not ours:
+        raise InputError("policy", "", "engine.backend, engine.world and slurm.bin_dir are the replay's own", "leave them out")
 
 
 def policy_text(given: Union[Mapping[str, Any], str], world: str, bin_dir: str) -> str:

@@ -22,7 +22,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import tempfile
@@ -30,11 +29,12 @@ import time
 from pathlib import Path
 from typing import Callable, Iterator, Mapping, NamedTuple, Optional, Sequence, TypeVar
 
+import ports
+import processes
 from machine import PATH, PRIVATE_PREFIX
 
 JOB_USER = "nvhcjob"
 SBIN = "/usr/sbin"
-PORTS_PER_CLUSTER = 20
 T = TypeVar("T")
 
 
@@ -139,7 +139,7 @@ class Cluster:
         for name in ("etc", "state", "spool", "log", "run", "munge", "dev", "work"):
             (self.root / name).mkdir(mode=0o755)
         os.chown(self.root / "work", self.user.pw_uid, self.user.pw_gid)
-        self.port, self._port_lock = _reserve_ports()
+        self.port, self._port_lock = ports.reserve()
         self.slurm_conf = self.root / "etc" / "slurm.conf"
 
     # ---- life
@@ -176,7 +176,7 @@ class Cluster:
         self._daemon(slurmd)
 
     def stop_slurmctld(self) -> None:
-        _end([_pid_in(self.root / "run" / "slurmctld.pid")])
+        processes.end([processes.pid_in(self.root / "run" / "slurmctld.pid")])
 
     def start_slurmctld(self) -> None:
         self._daemon([f"{SBIN}/slurmctld", "-f", str(self.slurm_conf)])
@@ -184,12 +184,12 @@ class Cluster:
     def stop(self) -> None:
         """End every daemon, step and task of this cluster, then remove its directory."""
         pid_files = [*(self.root / "run").glob("*.pid"), self.root / "munge" / "munged.pid"]
-        daemons = [_pid_in(path) for path in pid_files]
+        daemons = [processes.pid_in(path) for path in pid_files]
         for pid in self._steps_and_tasks():
-            _signal(pid, signal.SIGKILL)
-        _end(daemons)
+            processes.send(pid, signal.SIGKILL)
+        processes.end(daemons)
         for pid in self._steps_and_tasks():  # what a daemon started while it ended
-            _signal(pid, signal.SIGKILL)
+            processes.send(pid, signal.SIGKILL)
         self._remove_cgroups()
         shutil.rmtree(self.root, ignore_errors=True)
         self._port_lock.close()
@@ -420,72 +420,3 @@ DebugFlags=NO_CONF_HASH
 
 def _if(value: T, condition: Callable[[T], bool]) -> Optional[T]:
     return value if condition(value) else None
-
-
-def _reserve_ports() -> tuple[int, socket.socket]:
-    """The first of PORTS_PER_CLUSTER ports that are free now and locked against other harnesses.
-
-    Below the ephemeral range, so that no client connection takes one in between. The lock is an
-    abstract socket: it vanishes with its process, however that ends.
-    """
-    bases = list(range(20000, 30000, PORTS_PER_CLUSTER))
-    random.shuffle(bases)
-    for base in bases:
-        lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        try:
-            lock.bind(f"\0nvhc-test-ports-{base}")
-        except OSError:
-            lock.close()
-            continue
-        if all(_port_free(base + i) for i in range(PORTS_PER_CLUSTER)):
-            return base, lock
-        lock.close()
-    raise SlurmTrouble("no free ports between 20000 and 30000")
-
-
-def _port_free(port: int) -> bool:
-    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("0.0.0.0", port))
-        except OSError:
-            return False
-    return True
-
-
-def _pid_in(path: Path) -> int:
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return 0
-
-
-def _signal(pid: int, number: int) -> None:
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.kill(pid, number)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
-
-
-def _is_ours(pid: int) -> bool:
-    """A pid file may be stale: only Slurm's and munge's daemons are signalled."""
-    try:
-        return Path(f"/proc/{pid}/comm").read_text().startswith(("slurm", "munged"))
-    except OSError:
-        return False
-
-
-def _end(pids: Sequence[int]) -> None:
-    """TERM, then KILL after 3 s."""
-    ours = [pid for pid in pids if pid > 1 and _is_ours(pid)]
-    for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
-        for pid in ours:
-            _signal(pid, number)
-        deadline = time.monotonic() + seconds
-        while any(_alive(pid) for pid in ours) and time.monotonic() < deadline:
-            time.sleep(0.02)

@@ -68,7 +68,7 @@ class Site:
             python=str(self.python),
             narrowing=narrowing,
         )
-        self._policy = policy
+        self.policy = policy
         self._health_check = health_check
         self._conf = conf
 
@@ -90,7 +90,7 @@ class Site:
         for name, path in self.worlds.items():
             World.preset("hgx-h100-8", node=name).save(path)
         os.makedirs(os.path.dirname(self.options.config))
-        self.write_policy(self._policy)
+        self.write_policy(self.policy)
         report = install.install(self.options)
         wanted = [line.text for line in report.lines]
         if self._health_check:

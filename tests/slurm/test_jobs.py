@@ -165,12 +165,19 @@ def test_four_nodes_and_one_fault(start) -> None:
         assert site.cluster.wait_node("idle", name).reason == ""
 
 
-def test_slurmctld_away_while_the_fault_is_found(start) -> None:
-    """The drain can not be delivered; a later health check completes it."""
-    site = start(Site(health_check=1))
-    site.wait_run("health_check")
-    site.cluster.stop_slurmctld()
+def test_what_slurmctld_did_not_hear_is_told_later(start) -> None:
+    # slurmctld itself asks for health checks, so none runs while it is down: here only scontrol does not reach it.
+    site = Site(health_check=1)
+    tools = site.cluster.root / "tools"
+    tools.mkdir()
+    scontrol = tools / "scontrol"
+    scontrol.write_text("#!/bin/sh\necho 'slurm_load_node error: Unable to contact slurm controller (connect failure)' >&2\nexit 1\n")
+    scontrol.chmod(0o755)
+    site.policy += f"slurm: {{bin_dir: {tools}}}\n"
+    start(site)
     site.remap_failure(gpu=4)
     site.cluster.wait_until("the fault to be seen", lambda: any(r.verdict == "fail" for r in site.runs("health_check")))
-    site.cluster.start_slurmctld()
-    assert site.cluster.wait_node("drained", seconds=60).reason.startswith("nvhc: MEM-REMAP-FAILED gpu4 ")
+    assert site.cluster.node().state == "idle"
+    scontrol.unlink()
+    scontrol.symlink_to("/usr/bin/scontrol")
+    assert site.cluster.wait_node("drained").reason.startswith("nvhc: MEM-REMAP-FAILED gpu4 ")

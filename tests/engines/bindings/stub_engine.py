@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import json
 import os
+import resource
 import signal
 import socket
 import time
@@ -62,11 +63,24 @@ def reach(call):
         while True:
             signal.pause()
     if said.get("crash") == call:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         ctypes.string_at(0)
+    for link in _kept:
+        if call != "connect" and _closed(link):
+            raise _error(-21)
     if said.get("mismatch") and call.startswith("dcgm"):
         raise _error(-12)
     if said.get("fail", {}).get(call):
         raise _error(said["fail"][call])
+
+
+def _closed(link):
+    try:
+        return link.recv(1, socket.MSG_DONTWAIT | socket.MSG_PEEK) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def connect(tcp, unix, persist):
@@ -116,8 +130,6 @@ def _end(world):
     if world.behaviour == "hung":
         while True:
             signal.pause()
-    import resource
-
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.kill(os.getpid(), signal.Signals[world.options.get("signal", "SIGSEGV")])
     signal.pause()
