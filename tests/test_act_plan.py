@@ -301,7 +301,7 @@ def test_what_can_not_be_excluded_is_drained(change: dict[str, Any], why: str) -
     [
         ({"job": job(2, 3, tasks=2)}, "one node and one task"),
         ({"job": job(2, 3, nodes=2)}, "one node and one task"),
-        ({"job": job(2, 3, tasks=None)}, "one node and one task"),
+        ({"job": job(2, 3, nodes=2, tasks=None)}, "one node and one task"),
         ({"job": job(3), "mapping": mapping(3)}, "0 of its GPUs would be left"),
         ({"policy": policy(Narrow(enabled=True, min_gpus=2))}, "1 of its GPUs would be left, 2 must be"),
         ({"policy": policy()}, ""),
@@ -318,6 +318,11 @@ def test_a_job_that_can_not_be_narrowed_is_kept_off(known_before: bool, change: 
     assert kinds(steps) == [sp.DRAIN, sp.FAIL_JOB]
     assert why in steps[0].why + steps[1].why
     assert steps[0].reason.startswith("nvhc: GPU-EXCLUDED GPU-00000003…" if known_before else "nvhc: NVL-STORM gpu3")
+
+
+def test_a_job_that_asked_for_no_number_of_tasks_has_one_on_its_node() -> None:
+    # Observed on 22.05: without -n, a hook gets SLURM_JOB_NUM_NODES=1 and no SLURM_JOB_NTASKS.
+    assert kinds(plan(given(OF_JOB, hook="prolog", policy=NARROW, job=job(2, 3, nodes=1, tasks=None)))) == [sp.EXCLUDE, sp.NARROW]
 
 
 def test_any_number_of_tasks_where_the_policy_says_so() -> None:

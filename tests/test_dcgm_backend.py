@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,20 @@ def test_one_exchange_and_nothing_left_behind(node: StubNode) -> None:
     assert [n // 8 or n for n in kept["calls"]["live"]] == [1, 44, 76]
     assert (kept["groups"], kept["field_groups"]) == ({}, {})
     assert "persist" not in kept["calls"]
+
+
+def test_the_librarys_own_end_is_not_waited_for(node: StubNode) -> None:
+    """Disconnecting from a hung engine hangs: the reader leaves without it."""
+    assert node.read().troubles == ()
+    assert "disconnect" not in node.kept()["calls"]
+
+
+def test_a_reader_stays_small(node: StubNode) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    s = node.read()
+    assert len(s.gpus or {}) == 8
+    peak_kib = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert peak_kib < 80 * 1024 or peak_kib == before  # another test's child may have been larger
 
 
 def test_only_what_is_asked_for_is_read(node: StubNode) -> None:

@@ -183,7 +183,8 @@ def _job_hindrance(inp: PlanInput, hidden: int) -> str:
         return f"the job's GPUs are not certain ({inp.mapping.why})"
     if left < max(1, narrow.min_gpus):
         return f"{left} of its GPUs would be left, {max(1, narrow.min_gpus)} must be"
-    if narrow.jobs != "any" and not (job.nodes == 1 and job.tasks == 1):
+    # Slurm sets no SLURM_JOB_NTASKS for a job that did not ask for a number of tasks: it gets one a node.
+    if narrow.jobs != "any" and not (job.nodes == 1 and job.tasks in (None, 1)):
         return "it is not a job of one node and one task"
     return ""
 

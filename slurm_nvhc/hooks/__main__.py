@@ -86,7 +86,11 @@ def main(argv: Sequence[str]) -> int:
         child.kill_all()
         log.warning(f"{hook}: MON-INTERNAL: {type(exc).__name__}: {exc}")
         return 0
-    return FAIL_ON_PURPOSE if hook == PROLOG and result.fail_hook else 0
+    if hook == PROLOG and result.fail_hook:
+        why = next((step.why for step in result.steps if step.kind == "fail_job"), "")
+        sys.stderr.write(f"{why or result.reason}\n")  # the launcher shows it to slurmd's log
+        return FAIL_ON_PURPOSE
+    return 0
 
 
 if __name__ == "__main__":

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from contract_support import Rig, codes, gpu
+from contract_support import PATIENT_S, Rig, codes, gpu
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model.reading import NoData
+from slurm_nvhc.sense.memory import ensure_watch
 from slurm_nvhc.sense.values import sentinel
 
 
@@ -16,12 +17,14 @@ def test_a_healthy_node_is_whole_and_without_trouble(rig: Rig) -> None:
     assert s.troubles == ()
     assert s.gpus is not None
     assert len(s.gpus) == 8
-    assert s.pci_gpus is not None
-    assert {p.pci for p in s.pci_gpus} == {g.identity.pci for g in s.gpus.values()}
-    assert s.events_known
-    assert (s.engine, s.driver) != ("", "")
-    assert s.uptime_s() == 864_000
-    assert s.driver_loaded_ns is not None
+    assert "" not in (s.engine, s.driver)
+    if rig.kind != "live":  # an engine on injected NVML has no cards on this machine's bus
+        assert s.pci_gpus is not None
+        assert {p.pci for p in s.pci_gpus} == {g.identity.pci for g in s.gpus.values()}
+        assert s.events_known
+    if rig.kind == "sim":
+        assert s.uptime_s() == 864_000
+        assert s.driver_loaded_ns is not None
 
 
 def test_identity_is_a_table(rig: Rig) -> None:
@@ -88,7 +91,8 @@ def test_a_storm_is_seen_on_its_link_and_in_the_total(rig: Rig) -> None:
     before = rig.read()
     rig.do("storm", link="g3.link11", counter="replay", amount=21200, seconds=2460)
     after = rig.read()
-    assert (after.wall_ns - before.wall_ns, after.boot_ns - before.boot_ns) == (2460 * 10**9, 2460 * 10**9)
+    if rig.kind == "sim":
+        assert (after.wall_ns - before.wall_ns, after.boot_ns - before.boot_ns) == (2460 * 10**9, 2460 * 10**9)
     assert gpu(after, 3).links[11]["nvlink_replay"] == 21200
     assert gpu(after, 3).readings["nvlink_replay_total"] == 21200
     assert gpu(after, 3).links[10]["nvlink_replay"] == 0
@@ -98,7 +102,11 @@ def test_link_states(rig: Rig) -> None:
     for number, state in enumerate(cat.LINK_STATES):
         rig.do("set", target=f"g1.link{number}.state", value=state)
     links = gpu(rig.read(), 1).links
-    assert tuple(links[n]["nvlink_state"] for n in range(len(cat.LINK_STATES))) == cat.LINK_STATES
+    for number, state in enumerate(cat.LINK_STATES):
+        if state == "not_supported" and rig.kind != "sim":
+            assert number not in links  # that is how DCGM says that the board has no such link
+        else:
+            assert links[number]["nvlink_state"] == state
 
 
 def test_waiting_lets_time_pass_on_the_node(rig: Rig) -> None:
@@ -117,6 +125,8 @@ def test_a_reboot_is_another_boot(rig: Rig) -> None:
     rig.do("reboot")
     after = rig.read()
     assert after.boot_id != before.boot_id
+    if rig.kind != "sim":
+        return
     assert after.boot_ns == 0
     assert after.driver_loaded_ns is not None
     assert before.driver_loaded_ns is not None
@@ -124,14 +134,19 @@ def test_a_reboot_is_another_boot(rig: Rig) -> None:
 
 
 def test_a_lost_gpu_in_each_way(rig: Rig) -> None:
-    address = gpu(rig.read(), 3).identity.pci
+    row = gpu(rig.read(), 3).identity
+    address = row.pci
+    # A lost GPU does not answer, not even with its name: the watch makes the engine remember it.
+    assert ensure_watch("n1", rig.engine, PATIENT_S).watched
     rig.do("lose", gpu="g3", engine_lists=True)
     s = rig.read()
-    state = gpu(s, 3)
+    assert s.gpus is not None
+    state = s.gpus[row.uuid]
     assert state.status == "lost"
     assert all(isinstance(v, NoData) for v in state.readings.values())
     assert all(isinstance(v, NoData) for link in state.links.values() for v in link.values())
-    rig.do("lose", gpu="g3")
+    assert codes(s) == []  # a lost GPU is no trouble of ours
+    rig.do("lose", gpu="g3", engine_lists=False)
     s = rig.read()
     assert s.gpus is not None
     assert len(s.gpus) == 7

@@ -45,11 +45,15 @@ def address(text: str) -> Address:
 
 
 class Connection(NamedTuple):
-    """``keep`` holds the bindings' own object: when it is collected, the connection is closed."""
+    """One per process; it ends with the process."""
 
     bindings: Bindings
     handle: Any
-    keep: Any
+
+
+# The bindings' own object disconnects when it is collected, and a hung engine makes that hang:
+# it is kept until the process is gone, which tells the engine the same.
+_kept: list[Any] = []
 
 
 def connect(bindings: Bindings, where: Address, embedded: bool, timeout_s: float, persist: bool = False) -> Connection:
@@ -68,7 +72,8 @@ def connect(bindings: Bindings, where: Address, embedded: bool, timeout_s: float
         if embedded:
             raise status.failed(exc, "the embedded engine") from exc
         raise _refused(exc, where) from exc
-    return Connection(bindings, keep.handle, keep)
+    _kept.append(keep)
+    return Connection(bindings, keep.handle)
 
 
 def _refused(exc: Exception, where: Address) -> PartFailed:

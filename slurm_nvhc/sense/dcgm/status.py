@@ -10,7 +10,7 @@ from slurm_nvhc.sense.reader.backend import PartFailed
 
 BADPARAM: Final = -1
 GENERIC: Final = -3
-NOT_CONFIGURED: Final = -10
+UNINITIALIZED: Final = -10
 TIMEOUT: Final = -11
 VERSION_MISMATCH: Final = -12
 NO_DATA: Final = -14
@@ -23,14 +23,15 @@ NVML_NOT_LOADED: Final = -56
 NVML_TIMEOUT: Final = -57
 
 # Asking again for less does not help: the engine itself is in trouble.
-HOPELESS: Final = frozenset({-9, TIMEOUT, VERSION_MISMATCH, CONNECTION, NVML_NOT_LOADED, NVML_TIMEOUT})
+HOPELESS: Final = frozenset({UNINITIALIZED, TIMEOUT, VERSION_MISMATCH, CONNECTION, NVML_NOT_LOADED, NVML_TIMEOUT})
 
 _NAMES: Final[Mapping[int, str]] = {
     BADPARAM: "bad parameter",
     GENERIC: "generic error",
     -6: "not supported",
     -8: "NVML error",
-    -9: "uninitialised",
+    -5: "not there",
+    UNINITIALIZED: "the library is not initialised",
     TIMEOUT: "timeout",
     VERSION_MISMATCH: "version mismatch: the bindings are of another DCGM than the engine",
     -13: "unknown field",
@@ -40,8 +41,10 @@ _NAMES: Final[Mapping[int, str]] = {
     -17: "no permission",
     GPU_IS_LOST: "GPU is lost",
     -19: "reset required",
+    -20: "this library lacks the function",
     CONNECTION: "connection not valid",
     -24: "too many groups",
+    -25: "the library was not found",
     DUPLICATE_KEY: "duplicate name",
     -29: "requires root",
     -32: "not readable without a watch",

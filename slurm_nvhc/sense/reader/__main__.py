@@ -65,4 +65,9 @@ def _emit(part: Mapping[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    sys.stderr.flush()
+    # Not through the interpreter's end: the engine's library disconnects there, which hangs
+    # with a hung engine and would keep the hook from a reply that is complete. The closed
+    # socket tells the engine the same.
+    os._exit(status)

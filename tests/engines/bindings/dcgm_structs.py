@@ -130,5 +130,5 @@ def _dcgmCheckReturn(ret):
 
 def _dcgmGetFunctionPointer(name):
     if name not in ("dcgmHostengineVersionInfo", "dcgmGetGpuStatus"):
-        raise DCGMError(-25)
+        raise DCGMError(-20)
     return getattr(stub_engine, name)

@@ -22,3 +22,7 @@ class DcgmHandle:
             raise dcgm_structs.DCGMError(-3)  # nothing here can be embedded
         stub_engine.connect(ipAddress, unixSocketPath, persistAfterDisconnect)
         self.handle = 1
+
+    def __del__(self):
+        if hasattr(self, "handle"):
+            stub_engine.count("disconnect", 1)

@@ -308,13 +308,13 @@ def make(kind, what):
 def drop(kind, number):
     with change() as now:
         if now[kind].pop(key(number), None) is None:
-            raise _error(-10)
+            raise _error(-5)
 
 
 def group(number):
     found = state()["groups"].get(key(number))
     if found is None:
-        raise _error(-10)
+        raise _error(-5)
     return found
 
 
