@@ -7,6 +7,7 @@ from typing import Any, Mapping, Optional
 from slurm_nvhc.act.execute import Outcome, Tools, execute
 from slurm_nvhc.act.plan import PlanInput, Step, plan, reason_findings
 from slurm_nvhc.act.words import plain
+from slurm_nvhc.catalog.findings import BY_CODE
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.finding import Decision, Evidence, Finding, Proposal
 from slurm_nvhc.model.job import GpuMapping, Job
@@ -25,9 +26,13 @@ def uuid(n: int) -> str:
     return f"GPU-0000000{n}-1111-2222-3333-444444444444"
 
 
+# An enforced rule for every code: a drain that is still to be placed is dropped when no rule asks for it any more.
+RULES = {code: pol.Rule(code, code, "reading", (), action="drain") for code in BY_CODE}
+
+
 def policy(narrow: pol.Narrow = NO_NARROWING, drain: pol.Drain = JUST_DRAIN) -> pol.Policy:
     return pol.Policy(
-        "test", "enforce", {}, narrow, pol.Expect(), pol.Monitor(), pol.Engine(), pol.Slurm(), drain, pol.Budgets(), pol.Record(), 2.0
+        "test", "enforce", RULES, narrow, pol.Expect(), pol.Monitor(), pol.Engine(), pol.Slurm(), drain, pol.Budgets(), pol.Record(), 2.0
     )
 
 

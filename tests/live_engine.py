@@ -41,7 +41,7 @@ class LiveEngine:
             "add": self._add,
             "storm": lambda link, counter, amount, seconds: self._add(f"{link}.{counter}", amount),
             "lose": self._lose,
-            "restore": lambda gpu: self._ctl("restore", gpu[1:]),
+            "restore": self._restore,
             "engine": self._engine,
             "engine_xid": self._xid,
             "incident": self._incident,
@@ -100,7 +100,7 @@ class LiveEngine:
 
     def _set(self, target: str, value: Any) -> None:
         goal = _goal(target)
-        if isinstance(value, str) and value in rd.NO_DATA_KINDS or isinstance(value, dict):
+        if isinstance(value, dict) or value in rd.NO_DATA_KINDS:
             pytest.skip("a real engine can not be made to give no data of a kind")
         for gpu in range(GPUS) if goal.gpu is None else (goal.gpu,):
             if goal.link is None:
@@ -142,8 +142,23 @@ class LiveEngine:
     def _lose(self, gpu: str, engine_lists: bool = True, on_pci: bool = True) -> None:
         if not engine_lists or not on_pci:
             pytest.skip("which way a real engine loses a GPU is not ours to choose")
+        uuid = self._state(int(gpu[1:])).identity.uuid
         self._ctl("lose", gpu[1:])
         self._undo.append(lambda: self._ctl("restore", gpu[1:]))
+        self._until(lambda: self._status(uuid) != "ok")  # until the engine has noticed
+
+    def _restore(self, gpu: str) -> None:
+        self._ctl("restore", gpu[1:])
+        self._until(lambda: all(g.status == "ok" for g in (self.read().gpus or {}).values()))
+
+    def _status(self, uuid: str) -> str:
+        gpus = self.read().gpus or {}
+        return gpus[uuid].status if uuid in gpus else "missing"
+
+    def _until(self, condition: Callable[[], bool]) -> None:
+        end = time.monotonic() + UP_S
+        while not condition() and time.monotonic() < end:
+            time.sleep(0.5)
 
     def _engine(self, behaviour: str, **options: Any) -> None:
         if options:
@@ -162,9 +177,7 @@ class LiveEngine:
 
     def _start(self) -> None:
         self._ctl("start")
-        end = time.monotonic() + UP_S
-        while self.read().gpus is None and time.monotonic() < end:
-            time.sleep(0.5)
+        self._until(lambda: bool(self.read().gpus))
 
     def _xid(self, gpu: str, code: int, at_s: float = 0.0) -> None:
         if at_s:

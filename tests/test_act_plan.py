@@ -15,7 +15,7 @@ from slurm_nvhc.act.plan import PlanInput, Step, needs_node_state, plan, reason_
 from slurm_nvhc.model.finding import Decision
 from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
-from slurm_nvhc.policy.compiled import Drain, Narrow
+from slurm_nvhc.policy.compiled import Drain, Narrow, Rule
 
 FAULT = decision(proposal())
 OF_JOB = decision(proposal("drain", of_job=True))
@@ -108,10 +108,48 @@ def test_an_intent_is_completed_by_a_later_run() -> None:
 
 
 def test_an_intent_and_a_new_fault_are_one_drain() -> None:
-    pending = (Intent("drain", "nvhc: first", T0, ("A x",)), Intent("drain", "nvhc: second", T0, ("B y",)))
+    pending = (Intent("drain", "nvhc: first", T0, ("NVL-CRC x",)), Intent("drain", "nvhc: second", T0, ("GPU-LOST y",)))
     step = only(plan(given(FAULT, intents=pending)), sp.DRAIN)
-    assert step.reason == "nvhc: first; also B y, NVL-STORM gpu3"
-    assert step.keys == ("A x", "B y", KEY)
+    assert step.reason == "nvhc: first; also GPU-LOST y, NVL-STORM gpu3"
+    assert step.keys == ("NVL-CRC x", "GPU-LOST y", KEY)
+
+
+@pytest.mark.parametrize(
+    ("intent", "change"),
+    [
+        ({}, {"policy": policy()._replace(mode="observe")}),
+        ({}, {"policy": policy()._replace(rules={"x": Rule("x", "NVL-STORM", "reading", (), action="drain", mode="off")})}),
+        ({}, {"policy": policy()._replace(rules={"x": Rule("x", "NVL-STORM", "reading", (), action="notify")})}),
+        ({"keys": ("MON-ENGINE-HUNG monitor:engine",)}, {}),
+        ({"keys": (f"GPU-EXCLUDED {uuid(3)}",)}, {}),
+        ({"since_ns": T0 - 25 * 3600 * 10**9}, {}),
+        ({"standing": True}, {"hook": "health_check", "job": None}),
+    ],
+)
+def test_a_drain_that_could_not_be_placed_is_not_placed_without_another_look(intent: dict[str, Any], change: dict[str, Any]) -> None:
+    """slurmctld comes back after maintenance: a cluster's old intents must not be a cluster's drain."""
+    pending = (Intent("drain", "nvhc: x", T0, (KEY,))._replace(**intent),)
+    assert kinds(plan(given(decision(), intents=pending)._replace(**change))) == [sp.END_INTENT]
+    assert kinds(plan(given(decision(), intents=pending, node_state=None)._replace(**change))) == [sp.END_INTENT]
+
+
+def test_a_standing_fault_that_shows_again_is_drained_for() -> None:
+    pending = (Intent("drain", "nvhc: x", T0, (KEY,), standing=True),)
+    assert kinds(plan(given(FAULT, hook="health_check", job=None, intents=pending))) == [sp.DRAIN]
+    assert kinds(plan(given(decision(), intents=pending))) == [sp.DRAIN], "a job's epilog does not judge every GPU"
+    assert kinds(plan(given(decision(), hook="health_check", job=None, intents=pending, node_gpus=0))) == [sp.DRAIN], "nothing was read"
+
+
+@pytest.mark.parametrize(("absolute", "idents", "standing"), [(True, (), True), (False, (), False), (True, ("e1",), False)])
+def test_only_what_every_reading_shows_is_standing(absolute: bool, idents: tuple[str, ...], standing: bool) -> None:
+    fault = finding(idents=idents)._replace(absolute=absolute)
+    assert only(plan(given(decision(proposal("drain", fault)), node_state=None)), sp.INTENT).standing is standing
+
+
+def test_observe_mode_hides_nothing_and_keeps_no_job_away() -> None:
+    watching = policy(Narrow(enabled=True))._replace(mode="observe")
+    assert plan(given(decision(), hook="prolog", policy=watching, exclusions=excluded(3))) == ()
+    assert plan(given(decision(), hook="prolog", policy=watching, job=job(3), mapping=mapping(3), exclusions=excluded(3))) == ()
 
 
 @pytest.mark.parametrize(

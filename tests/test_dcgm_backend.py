@@ -179,7 +179,7 @@ def test_an_engine_that_refuses_everything_is_not_asked_without_end(node: StubNo
     assert len(node.kept()["calls"]["live"]) < 130
 
 
-@pytest.mark.parametrize("kind", [k for k in rd.NO_DATA_KINDS])
+@pytest.mark.parametrize("kind", rd.NO_DATA_KINDS)
 def test_each_kind_of_no_data(node: StubNode, kind: str) -> None:
     for target in ("g2.pcie_replay", "g2.power_usage", "g2.link3.replay"):
         node.do("set", target=target, value=kind)
@@ -276,6 +276,46 @@ def test_a_lost_gpu_that_nobody_can_name_is_missing(node: StubNode) -> None:
     assert [p.pci for p in s.pci_gpus if not p.responds] == ["0000:4b:00.0"]
 
 
+def test_a_gpu_that_answers_nothing_is_lost_although_the_engine_has_not_noticed(node: StubNode) -> None:
+    from slurm_nvhc.sense.memory import ensure_watch
+
+    uuid = gpu(node.read(), 3).identity.uuid
+    ensure_watch("n1", node.engine, 30.0)
+    node.stub(silent=[3])
+    for fields in (None, ["gpu_temp_margin"], []):
+        s = node.read() if fields is None else node.read(fields=fields)
+        assert s.gpus is not None
+        assert {u: g.status for u, g in s.gpus.items() if g.status != "ok"} == {uuid: "lost"}
+        assert s.troubles == ()
+
+
+def test_a_field_that_is_blank_everywhere_loses_nobody(node: StubNode) -> None:
+    node.do("set", target="g3.gpu_temp_margin", value="blank")
+    s = node.read(fields=["gpu_temp_margin"])
+    assert [g.status for g in (s.gpus or {}).values()] == ["ok"] * 8
+
+
+def test_a_gpu_that_works_and_has_no_name_leaves_no_listing(node: StubNode) -> None:
+    node.stub(nameless=[3])
+    s = node.read()
+    assert (codes(s), s.gpus) == (["MON-ENGINE-LIES"], None)
+
+
+def test_when_no_gpu_answers_it_is_the_engine(node: StubNode) -> None:
+    from slurm_nvhc.sense.memory import ensure_watch
+
+    node.stub(silent=list(range(8)))
+    s = node.read()
+    assert (codes(s), s.gpus) == (["MON-ENGINE-HUNG"], None)  # not "no GPUs"
+    node.stub()
+    ensure_watch("n1", node.engine, 30.0)
+    node.stub(silent=list(range(8)))
+    s = node.read()
+    assert codes(s) == ["MON-ENGINE-HUNG"]
+    assert [g.status for g in (s.gpus or {}).values()] == ["ok"] * 8
+    assert all(isinstance(v, NoData) for g in (s.gpus or {}).values() for v in g.readings.values())
+
+
 def test_text_of_any_bytes_does_not_stop_a_reading(node: StubNode, monkeypatch: pytest.MonkeyPatch) -> None:
     from ctypes import Structure, Union, c_char, c_int, c_int64, c_short
 
@@ -290,7 +330,8 @@ def test_text_of_any_bytes_does_not_stop_a_reading(node: StubNode, monkeypatch: 
     value = FieldValue(ord("s"), 0, 5, Value(str=b"165\xff\xfe"))
     assert live.sample(value) == live.Sample("165\ufffd\ufffd", 5, 0)
     assert isinstance(live.sample(FieldValue(ord("b"), 0, 5)).reading, NoData)
-    for status, kind in ((-6, rd.NOT_SUPPORTED), (-15, rd.STALE), (-16, rd.BLANK), (-14, rd.BLANK), (-18, rd.BLANK), (-17, rd.NOT_PERMITTED), (-99, rd.ERROR)):
+    kinds = {-6: rd.NOT_SUPPORTED, -15: rd.STALE, -16: rd.BLANK, -14: rd.BLANK, -18: rd.BLANK, -17: rd.NOT_PERMITTED, -99: rd.ERROR}
+    for status, kind in kinds.items():
         reading = live.sample(FieldValue(ord("i"), status, 0)).reading
         assert isinstance(reading, NoData)
         assert reading.kind == kind

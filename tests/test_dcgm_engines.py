@@ -12,15 +12,18 @@ from pathlib import Path
 import pytest
 from stub_node import BINDINGS, HERE, StubNode
 
+from slurm_nvhc.errors import InputError
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model.reading import NoData
 from slurm_nvhc.model.snapshot import Snapshot
+from slurm_nvhc.policy import compiled
+from slurm_nvhc.policy.compile import compile_policy
 from slurm_nvhc.policy.compiled import Engine
 from slurm_nvhc.sense.dcgm import connection
 from slurm_nvhc.sense.reader.backend import PartFailed
 
 sys.path.insert(0, HERE)
-import servers  # noqa: E402
+import servers
 
 SHORT_S = 1.0  # a reader is up and through in about 0.2 s; the engines here never answer
 
@@ -98,7 +101,14 @@ def test_it_dies_in_the_middle(node: StubNode) -> None:
         assert "connection not valid" in witnessed(node.read(), "MON-ENGINE-ABSENT")
 
 
-CALLS = ("connect", "dcgmHostengineVersionInfo", "dcgmGetAllDevices", "dcgmEntitiesGetLatestValues", "dcgmGetGpuStatus", "dcgmGetNvLinkLinkStatus")
+CALLS = (
+    "connect",
+    "dcgmHostengineVersionInfo",
+    "dcgmGetAllDevices",
+    "dcgmEntitiesGetLatestValues",
+    "dcgmGetGpuStatus",
+    "dcgmGetNvLinkLinkStatus",
+)
 
 
 @pytest.mark.parametrize("call", CALLS)
@@ -174,7 +184,7 @@ def copy(tmp_path: Path) -> Path:
     [
         ("dcgm_structs", "print 'Python 2'\n", "SyntaxError"),
         ("pydcgm", "import DcgmGroup\n", "No module named 'DcgmGroup'"),
-        ("dcgm_structs", "def _dcgmInit():\n    raise OSError('libdcgm.so.4: cannot open shared object file')\n", "libdcgm.so.4: cannot open"),
+        ("dcgm_structs", "def _dcgmInit():\n    raise OSError('libdcgm.so.4: no such file')\n", "libdcgm.so.4: no such file"),
         ("dcgm_structs", "x = 1\n", "_dcgmInit"),
     ],
 )
@@ -212,6 +222,18 @@ def test_the_module_that_some_packages_forget_is_stood_in_for(node: StubNode, co
 def test_embedded_only_when_asked(node: StubNode) -> None:
     node.engine = node.engine._replace(embedded=True)
     assert "embedded engine" in witnessed(node.read(), "MON-ENGINE-ABSENT")  # the stand-in has none
+
+
+def test_the_policy_says_where_bindings_are() -> None:
+    text = "engine: {bindings: [/opt/dcgm/python3, /usr/local/dcgm/bindings/python3], embedded: true}"
+    engine = compiled.resolve(compile_policy(text, "policy.yaml")).engine
+    assert (engine.bindings, engine.embedded) == (("/opt/dcgm/python3", "/usr/local/dcgm/bindings/python3"), True)
+    default = compiled.resolve(compile_policy("mode: observe", "policy.yaml")).engine
+    assert (default.bindings, default.embedded) == ((), False)
+    wrongs = {"bindings: [opt/dcgm]": "absolute", "bindings: /opt": "bindings", "embedded: 3": "embedded"}
+    for wrong, word in wrongs.items():
+        with pytest.raises(InputError, match=word):
+            compile_policy(f"engine: {{{wrong}}}", "policy.yaml")
 
 
 # -- addresses -----------------------------------------------------------------------------

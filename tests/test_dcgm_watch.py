@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -36,8 +38,9 @@ def test_it_is_made_once_and_found_after(node: StubNode) -> None:
     (group,) = second["groups"].values()
     assert group["name"] == "nvhc-watch"
     assert [entity for _, entity in group["entities"]] == list(range(8))
-    assert len(second["field_groups"]) == 2
-    assert all(watched == [30_000_000, 86_400.0, 0] for watched in group["watched"].values())
+    assert len(second["field_groups"]) == 3
+    intervals = [[30_000_000, 86_400.0, 0], [30_000_000, 86_400.0, 0], [3_600_000_000, 604_800.0, 0]]
+    assert sorted(group["watched"].values()) == intervals
     assert "persist" in second["calls"]
 
 
@@ -74,7 +77,7 @@ def test_a_watch_that_is_not_whole_is_made_again(node: StubNode, damage: str) ->
     Path(node.world + ".engine").write_text(json.dumps(kept))
     assert ensure(node).made
     after = node.kept()
-    assert (len(after["groups"]), len(after["field_groups"])) == (1, 2)
+    assert (len(after["groups"]), len(after["field_groups"])) == (1, 3)
     assert not ensure(node).made
 
 
@@ -85,12 +88,14 @@ def test_it_follows_the_gpus(node: StubNode) -> None:
     assert ensure(node).made
     node.do("lose", gpu="g7", engine_lists=True)
     assert not ensure(node).made  # what it remembers of the lost one is kept
+    node.do("lose", gpu="*", engine_lists=True)
+    assert ensure(node) == history.Watch(True, watched=True, made=False)
 
 
 def test_ids_that_this_dcgm_does_not_know_are_left_out(node: StubNode) -> None:
     node.stub(unknown=[1423, 1424])
     assert ensure(node).watched
-    ids = next(g["ids"] for g in node.kept()["field_groups"].values() if len(g["ids"]) > 1)
+    ids = next(g["ids"] for g in node.kept()["field_groups"].values() if len(g["ids"]) > 2)
     assert 1423 not in ids
     assert 429 in ids
 
@@ -192,6 +197,13 @@ def test_entities_of_incidents() -> None:
     assert (_entity(1, 4, {3: "GPU-a"}), _entity(3, 0, {}), _entity(6, 0x0103, {0: "GPU-a"})) == ("node", "node", "node")
 
 
+def test_the_asking_side_imports_light_modules_only() -> None:
+    heavy = ("dataclasses", "logging", "argparse", "subprocess", "msgspec", "yaml", "pathlib", "inspect", "ctypes", "slurm_nvhc.sense.dcgm")
+    program = "import sys; before = set(sys.modules); import slurm_nvhc.sense.memory; print(*(set(sys.modules) - before))"
+    out = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert [name for name in out if name.startswith(heavy)] == []
+
+
 def test_no_time_left_asks_nothing(node: StubNode) -> None:
     for answer in (memory.ensure_watch("n1", node.engine, 0.0), memory.read_health("n1", node.engine, -1.0)):
         assert (answer.known, [t.code for t in answer.troubles]) == (False, ["MON-BUDGET"])
@@ -211,7 +223,8 @@ def test_a_reply_that_can_not_be_is_trouble_and_no_sample(node: StubNode, monkey
     assert list(got.series) == ["GPU-a"]
     assert [s.at_ns for s in got.series["GPU-a"]["gpu_temp"]] == [1, 2]
     assert got.series["GPU-a"]["gpu_temp"][1].value == 40
-    answer({"part": "health", "known": True, "incidents": [{"code": "x"}, {"system": "a\nb", "code": 1, "result": "warn", "entity": 5, "text": None}]})
+    odd = {"system": "a\nb", "code": 1, "result": "warn", "entity": 5, "text": None}
+    answer({"part": "health", "known": True, "incidents": [{"code": "x"}, odd]})
     health = memory.read_health("n1", node.engine, PATIENT_S)
     assert health.incidents == (history.Incident("a b", 1, "warn", "node", ""),)
     assert [t.code for t in health.troubles] == ["MON-ENGINE-LIES"]

@@ -19,7 +19,8 @@ BOOTED = CLOCK.wall_ns - CLOCK.boot_ns
 
 
 def test_a_record_has_its_number_its_time_and_its_text() -> None:
-    raw = b"4,1007,2500000,-;NVRM: Xid (PCI:0000:4b:00): 79, pid=1, name=a, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:4b:00.0\n6,1008,3000001,-;next\n"
+    xid = b"4,1007,2500000,-;NVRM: Xid (PCI:0000:4b:00): 79, pid=1, name=a, x\n SUBSYSTEM=pci\n DEVICE=+pci:0000:4b:00.0\n"
+    raw = xid + b"6,1008,3000001,-;next\n"
     first, second = kmsg.parse(raw, CLOCK)
     assert first == Line(1007, BOOTED + 2_500_000_000, "NVRM: Xid (PCI:0000:4b:00): 79, pid=1, name=a, x")
     assert (second.seq, second.wall_ns) == (1008, BOOTED + 3_000_001_000)
@@ -39,7 +40,13 @@ def test_two_lines_of_which_one_is_flagged_stay_two() -> None:
     assert [line.text for line in kmsg.parse(b"4,1,1,-;a\n4,2,1,c;b\n4,3,1,-;c\n", CLOCK)] == ["a", "b", "c"]
 
 
-@pytest.mark.parametrize("raw", [b"", b"\n\n", b"no record\n", b";x\n", b"4;x\n", b"4,x,1,-;y\n", b"4,1,\xc2\xb2,-;y\n", b" only=device\n", b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"", b"\n\n", b"no record\n", b";x\n",
+        b"4;x\n", b"4,x,1,-;y\n", b"4,1,\xc2\xb2,-;y\n", b" only=device\n", b" 4,1,1,-;a device line\n", b"\xff\xfe",
+    ],
+)
 def test_what_is_no_record_is_passed_over(raw: bytes) -> None:
     assert kmsg.parse(raw, CLOCK) == []
 

@@ -152,7 +152,7 @@ class _Run:
         return done
 
     def _drain(self, step: Step) -> Done:
-        mine = Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents)
+        mine = Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing)
         # Earlier intents stay until the node is out: one that timed out may still be applied, and is known by its reason.
         self._keep(lambda p: p.add_intent(mine))
         try:
@@ -216,7 +216,7 @@ class _Run:
             if own is None or not state.out or state.reason != own.reason:
                 return Done(step, False, "the node's reason is not ours any more: left as it is")
             # By this intent the longer reason is known as ours if it arrives late.
-            self._keep(lambda p: p.add_intent(Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents)))
+            self._keep(lambda p: p.add_intent(Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing)))
             self._change(lambda left: self.tools.slurm.drain(self.tools.node, step.reason, left))
         except SlurmError as exc:
             if exc.kind != TIMEOUT:
@@ -248,7 +248,7 @@ class _Run:
         return Done(step, self._keep(lambda p: p.set_own_drain(own)))
 
     def _intent(self, step: Step) -> Done:
-        intent = Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents)
+        intent = Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing)
         return Done(step, self._keep(lambda p: p.add_intent(intent)))
 
     def _end_intent(self, step: Step) -> Done:

@@ -12,7 +12,7 @@ Rules that field reports teach:
 
 from __future__ import annotations
 
-from typing import Iterable
+from typing import Final, Iterable
 
 from slurm_nvhc.act import steps as st
 from slurm_nvhc.act import words as wd
@@ -22,7 +22,11 @@ from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.protective import Intent, OwnDrain
-from slurm_nvhc.model.times import iso
+from slurm_nvhc.model.times import duration, iso
+
+# A drain that could not be placed for a day is not placed at all: whatever it was for is seen again
+# or was dealt with (our judgement).
+INTENT_AGE_NS: Final = 86400 * 10**9
 
 __all__ = ["PlanInput", "Step", "needs_node_state", "plan", "reason_findings", "resumable"]
 
@@ -64,7 +68,35 @@ def _is_ours(inp: PlanInput) -> bool:
 
 
 def _drain_intents(inp: PlanInput) -> tuple[Intent, ...]:
-    return tuple(i for i in inp.intents if i.kind == "drain")
+    return tuple(i for i in inp.intents if i.kind == "drain" and not _overtaken(inp, i))
+
+
+def _overtaken(inp: PlanInput, intent: Intent) -> str:
+    """Why a drain that could not be placed then is not wanted any more; '' when it still is.
+
+    slurmctld comes back after hours of maintenance to a whole cluster's intents: none may be
+    carried out without another look.
+    """
+    if inp.policy.mode == fd.OBSERVE:
+        return "the policy is in observe mode now"
+    if inp.now_ns - intent.since_ns > INTENT_AGE_NS:
+        return f"it is older than {duration(INTENT_AGE_NS / 1e9)}"
+    if not any(_still_asked(inp, key) for key in intent.keys):
+        return "no enforced rule asks for it any more"
+    if intent.standing and inp.hook == HEALTH_CHECK and inp.node_gpus:
+        seen = {wd.key(f) for p in inp.decision.proposals for f in p.findings}
+        if not seen & set(intent.keys):
+            return "the fault does not show any more"
+    return ""
+
+
+def _still_asked(inp: PlanInput, key: str) -> bool:
+    code, _, entity = key.partition(" ")
+    if code == "GPU-EXCLUDED":
+        return entity in inp.exclusions
+    if entity.startswith("monitor:"):
+        return inp.policy.monitor.action == fd.DRAIN
+    return any(r.finding == code and r.mode == fd.ENFORCE and r.action in (fd.DRAIN, fd.NARROW) for r in inp.policy.rules.values())
 
 
 def _applied_and_ended(inp: PlanInput) -> tuple[Intent, ...]:
@@ -92,6 +124,10 @@ def _ended(inp: PlanInput) -> Iterable[Step]:
     if own is not None and state is not None and not _is_ours(inp):
         why = "the node has another reason now: hands off" if state.out else "somebody resumed the node"
         yield Step(st.END_OWN, reason=own.reason, why=why, keys=own.keys)
+    for intent in inp.intents:
+        why = _overtaken(inp, intent) if intent.kind == "drain" else ""
+        if why:
+            yield Step(st.END_INTENT, reason=intent.reason, why=why, keys=intent.keys)
     for intent in _applied_and_ended(inp):
         yield Step(st.END_INTENT, reason=intent.reason, why="it was applied late and somebody resumed the node", keys=intent.keys)
 
@@ -136,10 +172,11 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
         return [], False
     keys = _union((k for i in pending for k in i.keys), wish.keys)
     idents = _union((x for i in pending for x in i.idents), wish.idents)
+    standing = all(i.standing for i in pending) and wish.standing
     reason = _reason(inp, wish, pending)
     why = "; ".join(wish.why)
     if state is not None and not state.out:
-        return [Step(st.DRAIN, reason=reason, why=why, keys=keys, idents=idents)], True
+        return [Step(st.DRAIN, reason=reason, why=why, keys=keys, idents=idents, standing=standing)], True
     if state is not None and _is_ours(inp):
         return _ours(inp, wish, state, pending), True
     if state is not None and not _comes_back(state):
@@ -149,7 +186,8 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
     if state is not None:
         steps.append(Step(st.KEEP, why=f"the node is {state.base}, its reason stays: {wd.clean(state.reason)}", keys=wish.keys))
     if not set(wish.keys) <= {k for i in pending for k in i.keys}:
-        steps.append(Step(st.INTENT, reason=reason, why=why or "the node can not be drained now", keys=keys, idents=idents))
+        why = why or "the node can not be drained now"
+        steps.append(Step(st.INTENT, reason=reason, why=why, keys=keys, idents=idents, standing=standing))
     return steps, state is not None
 
 

@@ -32,6 +32,7 @@ class Step(NamedTuple):
     why:    one sentence for people; for narrow also what the job's user is told
     keys, idents: what the step answers ("CODE entity", Event.ident)
     code:   exclude: the finding's code
+    standing: what it answers shows in every reading (Intent.standing)
     """
 
     kind: str
@@ -42,3 +43,4 @@ class Step(NamedTuple):
     idents: tuple[str, ...] = ()
     uuids: tuple[str, ...] = ()
     code: str = ""
+    standing: bool = False

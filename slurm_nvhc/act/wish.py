@@ -79,6 +79,11 @@ class Wish(NamedTuple):
         return tuple(dict.fromkeys([*(wd.key(f) for f in self.drain), *(f"GPU-EXCLUDED {u}" for u in self.needed)]))
 
     @property
+    def standing(self) -> bool:
+        """Whether a later reading shows all of it again (Intent.standing); not so for changes over a window and for events."""
+        return not self.needed and all(f.absolute and not f.idents for f in self.drain)
+
+    @property
     def idents(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(i for f in self.drain for i in f.idents))
 
@@ -100,7 +105,7 @@ def want(inp: PlanInput, settled: frozenset[str] = frozenset()) -> Wish:
     hide: tuple[str, ...] = ()
     needed: tuple[str, ...] = ()
     fail = ""
-    if inp.hook == PROLOG and inp.job is not None and inp.job.positions is not None:
+    if inp.hook == PROLOG and inp.job is not None and inp.job.positions is not None and inp.policy.mode != fd.OBSERVE:
         bad = tuple(u for u in dict.fromkeys(inp.mapping.uuids) if u in narrowed or u in inp.exclusions)
         hindrance = _job_hindrance(inp, len(bad)) if bad else ""
         if hindrance:

@@ -33,7 +33,7 @@ def cut(text: str, limit: int) -> str:
     at = head.rfind(" ")
     if text[len(head)] != " " and at > len(head) // 2:
         head = head[:at]
-    return (head.rstrip(" ,;:") + "…")[:limit]
+    return (head.rstrip(" ,;") + "…")[:limit]
 
 
 def short_uuid(uuid: str) -> str:

@@ -22,6 +22,7 @@ exit codes: 0 ok, 1 finding or missed expectation, 2 bad input, 3 unknown or tro
 to begin:
   nvhc demo                 see the whole thing on a simulated node
   nvhc check                look at this node now; nothing is done
+  nvhc doctor               is this node set up right? what is missing, what to do
   nvhc hooks install        write the launchers and print the slurm.conf lines
   nvhc explain 8812         what happened to a job's GPUs, and why
 """
@@ -64,6 +65,14 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--since", metavar="CAPTURE", default="", help="compare with this capture")
     check.add_argument("--now", metavar="CAPTURE", default="", help="judge this capture instead of reading the node")
     check.add_argument("-v", "--verbose", action="store_true", help="all evidence of each finding")
+
+    doctor = command(
+        commands, "doctor", "doctor:doctor", "is this machine set up so that the hooks can do their work? looks, changes nothing",
+        "One line per thing looked at, with what to do. Exit code: 0 all ok, 1 something to do, 3 only things it could not see.\n"
+        "Run it as root: an ordinary user is shown what he may see. docs/doctor.md explains each line.",
+    )  # fmt: skip
+    doctor.add_argument("--libdir", default="/usr/libexec/nvhc", metavar="DIR", help="where the launchers are (%(default)s)")
+    doctor.add_argument("--kill-switch", default="/etc/nvhc/disabled", metavar="FILE", help="the file that switches all hooks off")
 
     command(commands, "status", "status:status", "what this node knows about itself: last runs, drains, exclusions")
 

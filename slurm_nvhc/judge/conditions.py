@@ -23,7 +23,7 @@ class Subject(NamedTuple):
     """What a level is asked about: one field of one GPU or link.
 
     readings: the GPU's other readings, for comparisons with limits
-    was_up:   link states only: it was up at some time, or is expected up
+    was_up, expected_up: link states only: it was up at some time; the policy expects this link
     xids:     Xids of the GPU in the window
     """
 
@@ -32,6 +32,7 @@ class Subject(NamedTuple):
     change: Optional[Change]
     readings: Mapping[str, Reading]
     was_up: bool = False
+    expected_up: bool = False
     xids: frozenset[int] = frozenset()
 
 
@@ -124,5 +125,13 @@ def _value(level: Level, subject: Subject) -> list[Optional[bool]]:
         other = number(subject.readings.get(level.above_field))
         answers.append(None if value is None or other is None else value > other + level.offset)
     if level.went_down:
-        answers.append(subject.reading != "up" and subject.was_up if known else None)
+        answers.append(_went_down(subject) if known else None)
     return answers
+
+
+def _went_down(subject: Subject) -> bool:
+    """Not up, and it was before or should be. "Disabled" is an administrator's word (part of a board, a
+    partitioned fabric): only a link that was up before went down by it."""
+    if subject.reading == "disabled":
+        return subject.was_up
+    return subject.reading == "down" and (subject.was_up or subject.expected_up)

@@ -41,6 +41,7 @@ class Input(NamedTuple):
     known: GPUs that this node had before (from the ledger).
     expected_gpus: the number of GPUs that gres.conf lists for this node, None when unknown.
     troubles: troubles from outside the snapshot (policy, ledger, environment …).
+    reset_since: GPUs whose counters were reset -> a moment before that reset (ns).
     """
 
     hook: str
@@ -55,6 +56,7 @@ class Input(NamedTuple):
     exclusions: Mapping[str, Exclusion] = {}
     expected_gpus: Optional[int] = None
     troubles: tuple[Trouble, ...] = ()
+    reset_since: Mapping[str, int] = {}
 
     @property
     def now_ns(self) -> int:

@@ -15,19 +15,25 @@ from typing import Any, Final, Iterable, Mapping, NamedTuple, Optional
 from slurm_nvhc.catalog import xids
 from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input
-from slurm_nvhc.judge.say import make_finding
+from slurm_nvhc.judge.say import effective_mode, make_finding
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.snapshot import Event, GpuIdentity
+from slurm_nvhc.model.times import iso
 from slurm_nvhc.policy.compiled import Level, Rule
 
+OLD_NS: Final = 600 * 10**9  # an event older than this is told with its moment, so that it does not read as new
 ECHO_NS: Final = 10 * 10**9  # a dying GPU's peers log within the same seconds (NVIDIA Xid catalogue, 74)
 
 
 class _Seen(NamedTuple):
+    """beside: Xids of the same GPU within seconds. observed: seen first when no rule was to act on it."""
+
     event: Event
     place: str
     identity: Optional[GpuIdentity]
+    beside: frozenset[int] = frozenset()
+    observed: bool = False
 
 
 def judge_events(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
@@ -90,12 +96,11 @@ def _of_rule(
 ) -> list[Finding]:
     """At most one finding of a rule per entity and Xid number: the strongest."""
     named = _named(rules)
-    codes_here = {s.event.code for s in here}
     out: dict[int, Finding] = {}
     for verdict, levels in ((fd.FAIL, rule.fail), (fd.WARN, rule.warn)):
         for level in levels:
-            matching = [] if codes_here & set(level.unless_xid) else here
-            matching = [s for s in matching if _concerns(level, s.event.code, named) and not _is_echo(level, s, everything)]
+            matching = [s for s in here if _concerns(level, s.event.code, named)]
+            matching = [s for s in matching if not _is_echo(level, s, everything) and not _is_excused(level, s, everything)]
             matching = _often_enough(inp, notes, rule, level, place, matching)
             for code in sorted({s.event.code for s in matching} - set(out)):
                 group = [s for s in matching if s.event.code == code]
@@ -111,6 +116,16 @@ def _is_echo(level: Level, seen: _Seen, everything: list[_Seen]) -> bool:
     )
 
 
+def _is_excused(level: Level, seen: _Seen, everything: list[_Seen]) -> bool:
+    """The same GPU logged one of ``unless_xid`` at the same time (a 48 with a 94 was contained)."""
+    return bool((seen.beside | _beside(seen, everything)) & set(level.unless_xid))
+
+
+def _beside(seen: _Seen, everything: list[_Seen]) -> frozenset[int]:
+    near = (o.event.code for o in everything if o.place == seen.place and abs(o.event.at_ns - seen.event.at_ns) <= ECHO_NS)
+    return frozenset(near)
+
+
 def _often_enough(inp: Input, notes: memory.Notes, rule: Rule, level: Level, place: str, matching: list[_Seen]) -> list[_Seen]:
     if level.hits <= 1 and level.users is None:
         return matching
@@ -121,28 +136,40 @@ def _often_enough(inp: Input, notes: memory.Notes, rule: Rule, level: Level, pla
 
 
 def _keep_sticky(inp: Input, notes: memory.Notes, rules: list[Rule], seen: list[_Seen]) -> None:
-    """Open what is new, close what a reboot or driver load ended."""
+    """Open what is new, close what a reboot, driver load or GPU reset ended."""
     named = _named(rules)
     sticky = [r for r in rules if r.sticky]
     for s in seen:
-        if any(_concerns(level, s.event.code, named) for rule in sticky for level in (*rule.warn, *rule.fail)):
-            notes.open_event(s.event.ident, {**s.event._asdict(), "place": s.place, "boot": inp.snapshot.boot_id})
+        asking = [r for r in sticky if any(_concerns(level, s.event.code, named) for level in (*r.warn, *r.fail))]
+        if asking:
+            # What was seen in the observe week is known and was left alone: enforcing later must not drain for it.
+            observed = all(effective_mode(inp, r) == fd.OBSERVE for r in asking)
+            row = {**s.event._asdict(), "place": s.place, "boot": inp.snapshot.boot_id, "observed": observed}
+            notes.open_event(s.event.ident, {**row, "beside": sorted(_beside(s, seen))})
     loaded = inp.snapshot.driver_loaded_ns
     for ident, row in notes.open_events().items():
         at_ns = row.get("at_ns")
-        if row.get("boot") != inp.snapshot.boot_id or not isinstance(at_ns, int) or (loaded is not None and loaded > at_ns):
+        reset_ns = inp.reset_since.get(str(row.get("place")))
+        if row.get("boot") != inp.snapshot.boot_id or not isinstance(at_ns, int):
+            notes.close_event(ident)
+        elif (loaded is not None and loaded > at_ns) or (reset_ns is not None and reset_ns >= at_ns):
             notes.close_event(ident)
 
 
 def _open_ones(inp: Input, notes: memory.Notes, rules: list[Rule]) -> list[Finding]:
     """Findings for every sticky event that is still open, whenever it happened."""
-    rows = [_event_of(row) for row in notes.open_events().values()]
-    seen = _located(inp, [e for e in rows if e is not None])
+    seen: list[_Seen] = []
+    for row in notes.open_events().values():
+        event = _event_of(row)
+        beside = frozenset(c for c in row.get("beside", ()) if isinstance(c, int))
+        located = _located(inp, [event]) if event is not None else []
+        seen.extend(s._replace(beside=beside, observed=row.get("observed") is True) for s in located)
     out: list[Finding] = []
-    for place in dict.fromkeys(s.place for s in seen):
-        here = [s for s in seen if s.place == place]
+    for place, observed in dict.fromkeys((s.place, s.observed) for s in seen):
+        here = [s for s in seen if (s.place, s.observed) == (place, observed)]
         for rule in (r for r in rules if r.sticky):
-            out.extend(_of_rule(inp, notes, rule, rules, place, here, seen))
+            found = _of_rule(inp, notes, rule, rules, place, here, seen)
+            out.extend(f._replace(mode=fd.OBSERVE) if observed else f for f in found)
     return out
 
 
@@ -160,6 +187,7 @@ def _finding(
     facts = xids.BY_NUMBER.get(first.code)
     meaning = facts.meaning if facts is not None else "not in the catalogue"
     count = f" x{len(events)}" if len(events) > 1 else ""
+    old = f", logged {iso(first.at_ns)}" if inp.now_ns - first.at_ns > OLD_NS else ""
     advice = f"; vendor: {facts.action}" if facts is not None and facts.action else ""
     evidence = fd.Evidence(
         field="xid",
@@ -174,5 +202,5 @@ def _finding(
     )
     return make_finding(
         inp, rule, place, verdict, evidence, identity,
-        absolute=rule.sticky, idents=tuple(e.ident for e in events), message=f"Xid {first.code}{count} ({meaning})",
+        absolute=rule.sticky, idents=tuple(e.ident for e in events), message=f"Xid {first.code}{count} ({meaning}){old}",
     )  # fmt: skip

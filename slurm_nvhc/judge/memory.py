@@ -128,8 +128,12 @@ class Notes:
     # Sticky events
 
     def open_event(self, ident: str, row: Mapping[str, Any]) -> None:
-        if ident not in self._m["accepted"]:
-            self._m["open"].setdefault(ident, dict(row))
+        """Remember it; what is known of it already stays, but for Xids beside it that were logged since."""
+        if ident in self._m["accepted"]:
+            return
+        known = self._m["open"].setdefault(ident, dict(row))
+        if isinstance(known, dict) and known.get("beside") != row.get("beside"):
+            self._m["open"][ident] = {**known, "beside": sorted({*known.get("beside", ()), *row.get("beside", ())})}
 
     def open_events(self) -> dict[str, Mapping[str, Any]]:
         return {i: r for i, r in self._m["open"].items() if isinstance(r, dict)}

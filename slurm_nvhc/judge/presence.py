@@ -7,7 +7,7 @@ the policy and gres.conf give. A GPU that the bus lists and the engine does not
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping, NamedTuple, Optional
+from typing import Final, Iterable, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import Input
@@ -18,7 +18,10 @@ from slurm_nvhc.model.finding import Evidence, Finding
 from slurm_nvhc.model.snapshot import OK, GpuIdentity, PciGpu
 from slurm_nvhc.policy.compiled import Rule
 
-OFF_BUS_XID = 79
+OFF_BUS_XID: Final = 79
+ALL_ONES: Final = "PCI config space reads all ones"
+OFF_THE_BUS: Final = "not on the PCI bus"
+UNLISTED: Final = "is on the PCI bus but not in the engine's list"
 
 
 class _Missing(NamedTuple):
@@ -82,14 +85,15 @@ def _missing(inp: Input) -> list[_Missing]:
     here = {g.identity.pci for g in listed.values()}
     if inp.snapshot.gpus:
         out.extend(_unlisted(inp, bus, rows, here))
-    else:
+    elif inp.snapshot.pci_gpus is not None:
         # No listing, or an engine that knows no GPU at all: that convicts the engine, not eight GPUs.
-        # A GPU whose config space reads all ones is lost all the same: the bus is the witness.
+        # What the bus says convicts all the same: the bus is the witness.
         for address, device in bus.items():
             if not device.responds:
                 row = rows.get(address)
                 place = row.uuid if row is not None else f"pci:{address}"
-                out.append(_Missing(place, row, f"{address} does not answer on PCI", "PCI config space reads all ones"))
+                out.append(_Missing(place, row or GpuIdentity("", pci=address), "does not answer on PCI", ALL_ONES))
+        out.extend(_Missing(r.uuid, r, "is gone from the PCI bus", OFF_THE_BUS) for a, r in rows.items() if a not in bus)
     return out or _too_few(inp)
 
 
@@ -98,31 +102,31 @@ def _unlisted(inp: Input, bus: Mapping[str, PciGpu], rows: dict[str, GpuIdentity
     for address, row in rows.items():
         if row.uuid in inp.gpus() or address in here:
             continue
-        where = "is on the PCI bus but not in the engine's list" if address in bus else "is gone from the engine's list"
-        out.append(_Missing(row.uuid, row, f"{address} {where}", _witness(inp, address)))
+        where = UNLISTED if address in bus else "is gone from the engine's list"
+        out.append(_Missing(row.uuid, row, where, _witness(inp, address)))
     for address in bus:
         if address not in here and address not in rows:
-            why = f"{address} is on the PCI bus but not in the engine's list"
-            out.append(_Missing(f"pci:{address}", GpuIdentity("", pci=address), why, _witness(inp, address)))
+            out.append(_Missing(f"pci:{address}", GpuIdentity("", pci=address), UNLISTED, _witness(inp, address)))
     return out
 
 
 def _too_few(inp: Input) -> list[_Missing]:
     """Fewer GPUs than the policy or gres.conf expects, and no telling which is missing."""
-    if not inp.snapshot.gpus:
+    none_on_the_bus = inp.snapshot.pci_gpus == ()
+    if inp.snapshot.gpus is None or (not inp.snapshot.gpus and not none_on_the_bus):
         return []
     alive = sum(1 for g in inp.gpus().values() if g.status == OK)
     expected = inp.policy.expect.gpus if inp.policy.expect.gpus is not None else inp.expected_gpus
     if expected is None or alive >= expected:
         return []
-    return [_Missing(entity.NODE, None, f"{alive} of {expected} GPUs", "")]
+    return [_Missing(entity.NODE, None, f"{alive} of {expected} GPUs", OFF_THE_BUS if none_on_the_bus else "")]
 
 
 def _witness(inp: Input, address: str) -> str:
     """What besides the engine's list says that this GPU is gone, '' if nothing does."""
     for device in inp.snapshot.pci_gpus or ():
         if device.pci == address and not device.responds:
-            return "PCI config space reads all ones"
+            return ALL_ONES
     for event in inp.snapshot.events:
         if event.pci == address and (event.kind == "off_bus" or event.code == OFF_BUS_XID):
             return event.text

@@ -101,12 +101,12 @@ def _subject(
 ) -> Subject:
     _, number = entity.split_link(place)
     readings = gpu.readings if number is None else gpu.links.get(number, {})
-    was_up = False
+    was_up = expected = False
     if field == "nvlink_state" and number is not None and gpu.identity.mig is not True:
         before = changes.get((place, field))
         expected = policy.expect.links is not None and number < policy.expect.links
-        was_up = expected or notes.link_was_up(uuid, number) or (before is not None and before.before == "up")
-    return Subject(field, readings.get(field), changes.get((place, field)), gpu.readings, was_up)
+        was_up = notes.link_was_up(uuid, number) or (before is not None and before.before == "up")
+    return Subject(field, readings.get(field), changes.get((place, field)), gpu.readings, was_up, expected)
 
 
 def _strongest(rule: Rule, place: str, uuid: str, subject: Subject, inp: Input, notes: memory.Notes) -> tuple[Optional[_Hit], bool]:

@@ -33,7 +33,11 @@ class OwnDrain(NamedTuple):
 
 
 class Intent(NamedTuple):
-    """Something decided that could not be done yet. kind: "drain"."""
+    """Something decided that could not be done yet. kind: "drain".
+
+    standing: it answers only states that every reading shows again (a failed row remap, a lost GPU):
+              when a later reading does not show them, the intent is overtaken.
+    """
 
     kind: str
     reason: str
@@ -41,3 +45,4 @@ class Intent(NamedTuple):
     keys: tuple[str, ...] = ()
     idents: tuple[str, ...] = ()
     tries: int = 0
+    standing: bool = False

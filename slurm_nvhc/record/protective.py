@@ -183,7 +183,8 @@ def _own_drain(v: Mapping[str, Any]) -> OwnDrain:
 
 
 def _intent(v: Mapping[str, Any]) -> Intent:
-    return Intent(_text(v["kind"]), _text(v["reason"]), _int(v["since_ns"]), _texts(v["keys"]), _texts(v["idents"]), _int(v["tries"]))
+    named = (_text(v["kind"]), _text(v["reason"]), _int(v["since_ns"]), _texts(v["keys"]), _texts(v["idents"]), _int(v["tries"]))
+    return Intent(*named, standing=bool(v["standing"]))
 
 
 def _identity(v: Mapping[str, Any]) -> GpuIdentity:

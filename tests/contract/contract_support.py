@@ -24,11 +24,12 @@ from slurm_nvhc.sense.client import read_snapshot
 from slurm_nvhc.sense.sim.world import World
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from live_engine import LiveEngine  # noqa: E402
-from stub_node import NS, StubNode  # noqa: E402
+from live_engine import LiveEngine
+from stub_node import NS, StubNode
 
 PATIENT_S = 30.0  # for reads that are expected to end by themselves
-LIVE = os.environ.get("NVHC_DCGM_ADDRESS", "")
+# Read now: no test sees the machine's own settings (tests/conftest.py).
+LIVE = [os.environ.get(f"NVHC_DCGM_{name}", "") for name in ("ADDRESS", "CTL", "BINDINGS")]
 
 
 class Rig(Protocol):
@@ -106,7 +107,7 @@ def children() -> set[int]:
         return {int(pid) for pid in file.read().split()}
 
 
-@pytest.fixture(params=["sim", "stub", *(["live"] if LIVE else [])])
+@pytest.fixture(params=["sim", "stub", *(["live"] if LIVE[0] else [])])
 def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Rig]:
     before = children()
     if request.param == "sim":
@@ -114,7 +115,7 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     elif request.param == "stub":
         yield StubRig(str(tmp_path), monkeypatch)
     else:
-        with LiveEngine(LIVE, os.environ.get("NVHC_DCGM_CTL", ""), os.environ.get("NVHC_DCGM_BINDINGS", "")) as live:
+        with LiveEngine(*LIVE) as live:
             yield live
     assert children() <= before, "a reader process was left behind"
 

@@ -97,9 +97,9 @@ def test_an_engine_that_is_gone_or_hung_knows_nothing(rig: Rig) -> None:
 
 def test_an_xid_of_the_engine_keeps_its_ident(rig: Rig) -> None:
     ensure_watch("n1", rig.engine, PATIENT_S)
-    rig.do("engine_xid", gpu="g2", code=31)
+    rig.do("engine_xid", gpu="g2", code=13)  # one that DCGM's health does not hold against a GPU for ever
     first = read_until_event(rig)
-    mine = [e for e in first.events if e.code == 31]
+    mine = [e for e in first.events if e.code == 13]
     assert [e.uuid for e in mine] == [gpu(first, 2).identity.uuid]
     assert [e for e in rig.read().events if e.ident == mine[0].ident] == mine
 
@@ -111,7 +111,10 @@ def test_health_without_a_watch_is_unknown(rig: Rig) -> None:
 
 def test_health_of_a_healthy_node_is_known_and_empty(rig: Rig) -> None:
     ensure_watch("n1", rig.engine, PATIENT_S)
-    assert read_health("n1", rig.engine, PATIENT_S) == history.Health(True)
+    found = read_health("n1", rig.engine, PATIENT_S)
+    assert (found.known, found.troubles) == (True, ())
+    if rig.kind != "live":  # a real engine looks 60 s back, at what other tests did
+        assert found.incidents == ()
 
 
 def test_an_incident_names_its_gpu(rig: Rig) -> None:
@@ -119,6 +122,7 @@ def test_an_incident_names_its_gpu(rig: Rig) -> None:
     read_health("n1", rig.engine, PATIENT_S)
     rig.do("incident", system="memory", code=4, result="fail", text="volatile double bit errors", gpu="g5")
     found = read_health("n1", rig.engine, PATIENT_S)
-    assert [(i.system, i.code, i.result) for i in found.incidents] == [("memory", 4, "fail")]
-    assert found.incidents[0].entity == gpu(rig.read(), 5).identity.uuid
-    assert found.incidents[0].text
+    (incident,) = [i for i in found.incidents if (i.system, i.code) == ("memory", 4)]
+    assert incident.result == "fail"
+    assert incident.entity == gpu(rig.read(), 5).identity.uuid
+    assert incident.text

@@ -16,7 +16,7 @@ from slurm_nvhc.model import snapshot as snap
 from slurm_nvhc.model.history import Incident, Sample
 from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event, GpuIdentity, GpuState, PciGpu
-from slurm_nvhc.sense.dcgm import bindings, connection, health, identity, links, live, status, watch
+from slurm_nvhc.sense.dcgm import bindings, connection, health, identity, links, live, watch
 from slurm_nvhc.sense.dcgm.connection import Connection
 from slurm_nvhc.sense.dcgm.live import GPU, Table
 from slurm_nvhc.sense.host import clock, driver, kmsg, pci
@@ -91,6 +91,12 @@ class DcgmBackend:
         counters = links.counters(fields)
         table = self._read(on_gpu.values(), links.gpu_ids(counters))
         rows = self._identify(table)
+        for gpu in self._silent(table, rows):
+            statuses[gpu] = snap.LOST
+        for gpu in self._gpus:
+            if gpu not in rows and statuses[gpu] == snap.OK:
+                # Who is missing could not be told from a listing that leaves out a GPU that works.
+                raise PartFailed("MON-ENGINE-LIES", "engine", f"GPU {gpu} of the engine answers, but not with its UUID")
         states, trouble = links.states(engine) if links.STATE in fields or counters else ({}, "")
         if trouble:
             self._note("MON-ENGINE-LIES", trouble)
@@ -180,12 +186,27 @@ class DcgmBackend:
         """Rows by DCGM id. A GPU without a UUID is left out: it is then missing, and the bus tells where."""
         slots = pci.slots(self._root)
         remembered = Table()
-        nameless = [g for g in self._gpus if identity.row(table, remembered, g, slots) is None]
-        if nameless:
-            remembered = live.read(self._engine(), [(GPU, g) for g in nameless], [[identity.UUID, identity.PCI]], live.CACHED)
+        if any(identity.row(table, remembered, g, slots) is None for g in self._gpus):
+            remembered = watch.remembered(self._engine())
         rows = {g: identity.row(table, remembered, g, slots) for g in self._gpus}
         self._uuids = {g: row for g, row in rows.items() if row is not None}
         return self._uuids
+
+    def _silent(self, table: Table, rows: Mapping[int, GpuIdentity]) -> list[int]:
+        """GPUs that the engine lists as present and that answer nothing, not even with their name.
+
+        A driver call that fails because the GPU is gone ends as a plain blank in DCGM. When
+        no GPU answers, the engine is at fault: after Xid 119 it makes no driver call any
+        more until it is restarted.
+        """
+        silent = [gpu for gpu in self._gpus if not _answers(table, gpu)]
+        if len(silent) < len(self._gpus):
+            return silent
+        trouble = PartFailed("MON-ENGINE-HUNG", "engine", "the engine has no value of any GPU: it asks the driver no more; restart it")
+        if not rows:
+            raise trouble  # no listing: that is not "no GPUs"
+        self.notes.append(trouble)
+        return []
 
     def _fresh(self, states: list[GpuState], table: Table) -> list[GpuState]:
         newest = live.newest_us(table)
@@ -201,13 +222,20 @@ class DcgmBackend:
         return [s._replace(readings=stale(s.readings), links={n: stale(r) for n, r in s.links.items()}) for s in states]
 
 
+def _answers(table: Table, gpu: int) -> bool:
+    """Numbers that the engine knows without the driver (NVML index, minor) are no answer; "not supported" is one."""
+    own = (identity.NVML_INDEX, identity.MINOR)
+    for field_id in (key[2] for key in table if key[:2] == (GPU, gpu) and key[2] not in own):
+        reading = table.reading((GPU, gpu), field_id)
+        missing = reading if isinstance(reading, NoData) else sentinel(reading)
+        if missing is None or missing.kind in (rd.NOT_SUPPORTED, rd.NOT_PERMITTED):
+            return True
+    return False
+
+
 def _state(row: GpuIdentity, said: str, on_gpu: Mapping[str, Any], table: Table, gpu: int) -> GpuState:
-    """Lost is what the engine says so of, by its status or by the status of every value."""
-    values = list(live.per_entity(table, (GPU, gpu)))
-    lost = said == snap.LOST or bool(values and all(v.status == status.GPU_IS_LOST for v in values))
-    gone = said != snap.OK or lost
-    readings = {name: _LOST if gone else table.reading((GPU, gpu), field_id) for name, field_id in on_gpu.items()}
-    return GpuState(row, snap.LOST if lost else said, readings, {})
+    readings = {name: table.reading((GPU, gpu), field_id) if said == snap.OK else _LOST for name, field_id in on_gpu.items()}
+    return GpuState(row, said, readings, {})
 
 
 def _links(

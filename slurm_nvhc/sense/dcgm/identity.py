@@ -50,14 +50,14 @@ def gpu_status(connection: Connection, gpu: int) -> str:
     return STATUSES.get(value.value, snap.OK)
 
 
-def row(table: Table, cached: Table, gpu: int, slots: Mapping[str, str]) -> Optional[GpuIdentity]:
+def row(table: Table, remembered: Table, gpu: int, slots: Mapping[str, str]) -> Optional[GpuIdentity]:
     """The identity of one GPU, None when the engine does not give a UUID for it.
 
-    cached: what the engine remembers: a lost GPU answers nothing any more, not even its name.
+    remembered: what the watch has of it: a lost GPU answers nothing any more, not even its name.
     """
 
     def value(field_id: int) -> Any:
-        for source in (table, cached):
+        for source in (table, remembered):
             reading: Reading = source.reading((GPU, gpu), field_id)
             if isinstance(reading, (int, str)) and sentinel(reading) is None:
                 return reading

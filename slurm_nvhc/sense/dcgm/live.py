@@ -8,7 +8,7 @@ entity can fail a whole call: then the halves are asked, down to the one at faul
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final, Iterable, Iterator, Mapping, NamedTuple, Sequence
+from typing import Any, Final, Iterable, Mapping, NamedTuple, Sequence
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import reading as rd
@@ -149,9 +149,3 @@ def sample(value: Any) -> Sample:
 def newest_us(table: Mapping[tuple[int, int, int], Sample]) -> int:
     """The time of the newest sample that holds a value; 0 when none does."""
     return max((s.at_us for s in table.values() if not s.status), default=0)
-
-
-def per_entity(table: Mapping[tuple[int, int, int], Sample], entity: Entity) -> Iterator[Sample]:
-    for key, found in table.items():
-        if key[:2] == entity:
-            yield found

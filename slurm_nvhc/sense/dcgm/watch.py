@@ -14,7 +14,8 @@ from typing import Any, Callable, Final, Iterator, NamedTuple, Optional, Sequenc
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.sense.dcgm import identity, live, status
 from slurm_nvhc.sense.dcgm.connection import Connection
-from slurm_nvhc.sense.dcgm.live import GPU, Sample
+from slurm_nvhc.sense.dcgm.live import GPU, Sample, Table
+from slurm_nvhc.sense.values import sentinel
 
 NAME: Final = "nvhc-watch"
 # Catalogue names whose history rules may ask for.
@@ -35,48 +36,69 @@ FIELDS: Final = (
     "power_brake_ns",
     "pcie_gen",
 )
-# A lost GPU answers nothing: what the engine remembers of its name is how it is told which one.
-_NAMES_TOO: Final = (identity.UUID, identity.PCI)
+# A lost GPU answers nothing, and its newest samples are blank: older samples of its name are
+# how it is told which one it is.
+NAMES: Final = (identity.UUID, identity.PCI)
 
 # Our judgement: fine enough to place a throttle within a job, about 25 MB of the engine's
 # memory for 8 GPUs over a day. DCGM polls at the fastest interval that anybody asked for.
 INTERVAL_US: Final = 30_000_000
 KEEP_S: Final = 86_400.0
+NAMES_INTERVAL_US: Final = 3_600_000_000
+NAMES_KEEP_S: Final = 7 * 86_400.0
 _EMPTY_GROUP: Final = 1
 
 
 class Found(NamedTuple):
-    """Ids of the engine's objects; values: field group of FIELDS, xids: of field 230."""
+    """Ids of the engine's objects; values: field group of FIELDS, xids: of field 230, names: of NAMES."""
 
     group: Any
     values: Any
     xids: Any
+    names: Any
 
 
-def field_ids(connection: Connection) -> list[int]:
+class _Part(NamedTuple):
+    """One field group, and how its fields are sampled."""
+
+    name: str
+    ids: list[int]
+    interval_us: int = INTERVAL_US
+    keep_s: float = KEEP_S
+
+
+def _parts(connection: Connection) -> tuple[_Part, _Part, _Part]:
+    """In the order of Found. The name carries what is in it: another version's fields are another group.
+
+    Three, so that asking for Xids or names does not fetch a day of samples.
+    """
     wanted = [cat.BY_NAME[name].dcgm_id for name in FIELDS]
-    return live.known(connection, [*(i for i in wanted if i is not None), *_NAMES_TOO])
+    ids = live.known(connection, [i for i in wanted if i is not None])
+    return (
+        _Part(f"{NAME}-{zlib.crc32(repr(ids).encode()):08x}", ids),
+        _Part(f"{NAME}-xid", [cat.XID_FIELD_ID]),
+        _Part(f"{NAME}-names", list(NAMES), NAMES_INTERVAL_US, NAMES_KEEP_S),
+    )
 
 
 def find(connection: Connection) -> Optional[Found]:
     """The watch, when it is whole. Raises PartFailed when the engine can not be asked."""
     groups = [group for group, _ in _groups(connection)]
     by_name = dict(_field_groups(connection))
-    values, xids = _names(connection)
-    if len(groups) != 1 or values not in by_name or xids not in by_name:
+    parts = _parts(connection)
+    if len(groups) != 1 or not all(part.name in by_name for part in parts):
         return None
-    return Found(groups[0], by_name[values], by_name[xids])
+    values, xids, names = (by_name[part.name] for part in parts)
+    return Found(groups[0], values, xids, names)
 
 
 def ensure(connection: Connection) -> bool:
     """True when it had to be made. Raises PartFailed when it can not be."""
     gpus = [g for g in identity.gpu_ids(connection) if identity.gpu_status(connection, g) == "ok"]
     found = find(connection)
-    if found is not None and gpus and _covers(connection, found, gpus):
-        return False
+    if not gpus or (found is not None and _covers(connection, found, gpus)):
+        return False  # with every GPU lost, what the watch remembers of them is all there is
     remove(connection)
-    if not gpus:
-        return False
     _make(connection, gpus)
     return True
 
@@ -118,10 +140,15 @@ def samples(connection: Connection, group: Any, fields: Any, since_us: int) -> l
     return out
 
 
-def _names(connection: Connection) -> tuple[str, str]:
-    """Field group names carry what is in them: another version's fields are another group."""
-    ids = field_ids(connection)
-    return f"{NAME}-{zlib.crc32(repr(ids).encode()):08x}", f"{NAME}-xid"
+def remembered(connection: Connection) -> Table:
+    """The newest UUID and PCI address that the watch has of each GPU; empty without a watch. Raises PartFailed."""
+    table = Table()
+    found = find(connection)
+    if found is not None:
+        for gpu, field, sample in samples(connection, found.group, found.names, 0):
+            if isinstance(sample.reading, str) and sentinel(sample.reading) is None:
+                table[(GPU, gpu, field)] = sample
+    return table
 
 
 def _groups(connection: Connection) -> Iterator[tuple[Any, list[int]]]:
@@ -159,21 +186,21 @@ def _covers(connection: Connection, found: Found, gpus: Sequence[int]) -> bool:
     members = next((m for group, m in _groups(connection) if group == found.group), [])
     if not set(gpus) <= set(members):
         return False
-    table = live.read(connection, [(GPU, gpus[0])], [[identity.UUID]], live.CACHED)
+    ids = [part.ids[0] for part in _parts(connection)]
+    table = live.read(connection, [(GPU, gpus[0])], [ids], live.CACHED)
     return all(sample.status != status.NOT_WATCHED for sample in table.values())
 
 
 def _make(connection: Connection, gpus: Sequence[int]) -> None:
     agent = connection.bindings.agent
     handle = connection.handle
-    values, xids = _names(connection)
     try:
         group = agent.dcgmGroupCreate(handle, _EMPTY_GROUP, NAME.encode())
         for gpu in gpus:
             agent.dcgmGroupAddEntity(handle, group, GPU, gpu)
-        for name, ids in ((values, field_ids(connection)), (xids, [cat.XID_FIELD_ID])):
-            fields = agent.dcgmFieldGroupCreate(handle, ids, name.encode())
-            agent.dcgmWatchFields(handle, group, fields, INTERVAL_US, KEEP_S, 0)
+        for part in _parts(connection):
+            fields = agent.dcgmFieldGroupCreate(handle, part.ids, part.name.encode())
+            agent.dcgmWatchFields(handle, group, fields, part.interval_us, part.keep_s, 0)
         # Watched but not yet sampled reads as blank: have the first sample now.
         agent.dcgmUpdateAllFields(handle, 1)
     except Exception as exc:

@@ -8,6 +8,8 @@ library does with an engine that does not answer.
 What DCGM keeps in its memory (groups, watches) is in "<path>.engine"; how the stub shall
 misbehave is in "<path>.stub":
   unknown: ids that the library does not know      refuse: ids that fail a whole live call
+  nameless: GPUs that answer all but their UUID
+  silent: GPUs of which every driver call fails
   refuse_gpus: GPUs that fail a whole live call    hang / crash: name of a call
   old_s: age of every value in seconds             mismatch: every structure is of another version
   link_entities: per-link counters exist on LINK entities only
@@ -87,10 +89,7 @@ def connect(tcp, unix, persist):
     global _path
     if unix and not os.path.exists(unix):
         raise _error(-21)
-    if unix and os.path.isfile(unix):
-        _path = unix
-    else:
-        _path = _greeting(tcp, unix)
+    _path = unix if unix and os.path.isfile(unix) else _greeting(tcp, unix)
     reach("connect")
     world = _world()
     if world is not None:
@@ -231,7 +230,11 @@ class Node:
         if not live:
             if not any(field in ids for ids in _watched_ids(entity)):
                 return "i", -16, INT_BLANK, 0
-            return ("s", 0, card.identity.uuid, self._at_us) if field == 54 else ("s", 0, _pci(card), self._at_us)
+            return "i", 0, 0, self._at_us
+        if entity in self._options.get("silent", ()):  # the driver's call fails, the engine has not noticed
+            return ("i", 0, card.identity.minor, self._at_us) if field in (52, 55) else ("i", 0, INT_BLANK, self._at_us)
+        if field == 54 and entity in self._options.get("nameless", ()):
+            return "s", 0, WORDS[0], self._at_us
         if card.status != "ok":
             return ("s", 0, WORDS[0], self._at_us) if IDENTITY.get(field) in ("uuid", "pci") else ("i", 0, INT_BLANK, self._at_us)
         if field == 1:
@@ -285,7 +288,8 @@ def state():
 def change():
     now = state()
     yield now
-    _write(_path + ".engine", now)
+    if _world() is not None:  # beside a captured table nothing is kept
+        _write(_path + ".engine", now)
 
 
 def count(what, number):
@@ -354,7 +358,9 @@ def samples(group_id, fields, since_us):
                 taken = world.watched.get(uuid, {}).get(cat.BY_ID[field][0], [])
                 rows = [(*node._raw(s.value, field)[:3], (s.at_ns + offset) // 1000) for s in taken]
             else:
-                rows = []
+                rows = [("s", 0, uuid if field == 54 else _pci(cards[gpu]), 1)]
+                if cards[gpu].status != "ok":  # sampled on, without an answer
+                    rows.append(("s", 0, WORDS[0], _now_us()))
             rows = [row for row in rows if row[3] >= since_us]
             if rows:
                 yield (kind, gpu, field), rows
