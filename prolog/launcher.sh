@@ -35,11 +35,9 @@ last_words() {
     tail -c 1000 <&9 2>/dev/null | tail -n 1 | tr -c '[:print:]\n' '?'
 }
 
+# Nothing outside `timeout` looks at the interpreter: on a shared file system that is stuck, even
+# asking whether a file exists may never return.
 [ -e "$KILL_SWITCH" ] && exit 0
-if [ ! -x "$PYTHON" ] || [ -d "$PYTHON" ]; then
-    say "the interpreter $PYTHON is missing or can not be run: nothing was checked"
-    exit 0
-fi
 [ -d "$RUN" ] || mkdir -p "$RUN" 2>/dev/null
 
 # slurmd starts health checks on top of one that hangs. The lock ends with this process, however that ends.
@@ -81,5 +79,9 @@ if [ "$status" = 97 ] && [ "$HOOK" = prolog ]; then
     echo "nvhc: ${words:-failed on purpose}" # slurmd's log shows the output of a prolog that failed
     exit 1
 fi
-say "ended with status $status (137: killed, at the latest after $DEADLINE s), nothing was decided${words:+: $words}"
+case "$status" in
+    126 | 127) meaning="the interpreter $PYTHON is missing or can not be run" ;; # timeout's own codes for that
+    *) meaning="137: killed, at the latest after $DEADLINE s" ;;
+esac
+say "ended with status $status ($meaning), nothing was decided${words:+: $words}"
 exit 0

@@ -106,16 +106,19 @@ for try in "${SLURM_STEP_GPUS:-}" "${SLURM_JOB_GPUS:-}"; do
     fi
 done
 
-old=${CUDA_VISIBLE_DEVICES:-}
+old=${CUDA_VISIBLE_DEVICES-unset}
 case $old in
-'' | NoDevFiles | -1)
-    # A task without GPUs, or one that Slurm did not bind (--gpu-bind=none on 22.05).
+unset)
+    # Slurm bound nothing: --gpu-bind=none on 22.05, or a job of --exclusive without --gres, whose tasks get no
+    # GPU variable and see all GPUs. Setting it would be a guess, saying nothing a lie. Where the task's own
+    # positions are known and none of them is hidden, there is nothing to say.
     without "$list"
-    if [ -z "$old" ] && [ "$left_count" -lt "$count" ]; then
+    if [ "$hidden" != ' ' ] && { [ -z "$list" ] || [ "$left_count" -lt "$count" ]; }; then
         say "nothing can be hidden because CUDA_VISIBLE_DEVICES is not set; wanted: $text"
     fi
     exit 0
     ;;
+'' | NoDevFiles | -1) exit 0 ;; # a task without GPUs
 esac
 
 [ -n "${SLURM_STEP_GPUS:-}${SLURM_JOB_GPUS:-}" ] || list=$job_list
@@ -125,7 +128,16 @@ give_up() {
     exit 0
 }
 [ ${#old} -le 4096 ] || give_up 'CUDA_VISIBLE_DEVICES is too long'
-case $old in *[!0-9A-Za-z,_/:.-]* | ,* | *, | *,,*) give_up 'the form of CUDA_VISIBLE_DEVICES is not known' ;; esac
+tokens=''
+rest=$old,
+while [ -n "$rest" ]; do
+    token=${rest%%,*} rest=${rest#*,}
+    # Blanks around the commas mean nothing (R12): the new list is written without them.
+    while [ "${token# }" != "$token" ]; do token=${token# }; done
+    while [ "${token% }" != "$token" ]; do token=${token% }; done
+    case $token in '' | *[!0-9A-Za-z_/:.-]*) give_up 'the form of CUDA_VISIBLE_DEVICES is not known' ;; esac
+    tokens="$tokens $token"
+done
 
 # nth LIST_OF_WORDS N: $found = word number N (from 0); fails when there is none
 nth() {
@@ -159,9 +171,6 @@ reading() {
 
 # Under ConstrainDevices the numbers are counted within the step, else they are positions. Where the file's
 # word does not fit them, another reading that does is taken.
-tokens=''
-rest=$old,
-while [ -n "$rest" ]; do tokens="$tokens ${rest%%,*}" rest=${rest#*,}; done
 case $constrain in yes) modes='step node job' ;; *) modes='node step job' ;; esac
 understood=''
 for mode in $modes; do

@@ -9,18 +9,22 @@ stops a protective step and never makes one.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, TypeVar, Union
+import zlib
+from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, Sequence
 
+from slurm_nvhc import run_text
 from slurm_nvhc.act import narrow
 from slurm_nvhc.act.execute import Outcome, Tools, execute
 from slurm_nvhc.act.plan import PlanInput, Step, needs_node_state, plan, reason_findings
 from slurm_nvhc.act.reason import render
+from slurm_nvhc.book import Book
 from slurm_nvhc.compare import compare, noteworthy, window_seconds
-from slurm_nvhc.errors import MonitorError
-from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG, Input, Judgement, Window, accept, judge
+from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG, Input, Judgement, Window, judge
+from slurm_nvhc.model import change as ch
+from slurm_nvhc.model import entity, settled
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
-from slurm_nvhc.model.finding import Decision, Proposal
+from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.job import GpuMapping, Job
 from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.protective import Exclusion
@@ -30,9 +34,7 @@ from slurm_nvhc.policy import source
 from slurm_nvhc.policy.compiled import Policy
 from slurm_nvhc.proc import log
 from slurm_nvhc.proc.budget import Budget
-from slurm_nvhc.record import mirror
-from slurm_nvhc.record.ledger import Ledger
-from slurm_nvhc.record.protective import Protective
+from slurm_nvhc.record import lock
 from slurm_nvhc.record.run import Run
 from slurm_nvhc.sense.client import read_snapshot
 from slurm_nvhc.slurm import conf as slurm_conf_files
@@ -40,10 +42,11 @@ from slurm_nvhc.slurm import gres as gres_file
 from slurm_nvhc.slurm.environment import job_from_environment, node_name
 from slurm_nvhc.slurm.node import SlurmCommands, SlurmError
 
-T = TypeVar("T")
-U = TypeVar("U")
-
-LEDGER_SHARE: Final = 0.2  # of the budget is the longest that one wait for the ledger may take
+LEDGER_SHARE: Final = 0.2  # of the budget is the longest that a run waits for the ledger
+LOCK_SHARE: Final = 0.5  # of what is left may be spent on waiting for another hook that is acting
+MOST_FORGOTTEN: Final = 500  # old runs deleted by one health check
+FEW_FORGOTTEN: Final = 20
+DAY_NS: Final = 86400 * 10**9
 SECOND_LOOK_RESERVE_S: Final = 1.0  # a second reading must leave at least this much for judging
 
 
@@ -54,62 +57,6 @@ class Site(NamedTuple):
     state: str
     run: str
     slurm_conf: str = ""
-
-
-class Book:
-    """The ledger, or nothing: a call that fails gives its default and leaves a trouble.
-
-    What protects (exclusions, own drain, intents, known GPUs) comes from the ledger's mirror then.
-    """
-
-    def __init__(self, directory: str, timeout_s: float) -> None:
-        self._troubles: list[Trouble] = []
-        self._directory = directory
-        self._ledger: Optional[Ledger] = None
-        try:
-            self._ledger = Ledger.open(directory, timeout_s)
-            if self._ledger.restored:
-                self._trouble(self._ledger.restored)
-        except MonitorError as exc:
-            self._trouble(str(exc))
-
-    def ask(self, call: Callable[[Ledger], T], default: U) -> Union[T, U]:
-        if self._ledger is None:
-            return default
-        try:
-            return call(self._ledger)
-        except MonitorError as exc:
-            self._trouble(str(exc))
-            return default
-
-    @property
-    def troubles(self) -> tuple[Trouble, ...]:
-        damaged = self._ledger.damaged if self._ledger is not None else []
-        lost = (Trouble("MON-LEDGER", "ledger", f"can not be read back, taken as no data: {what}") for what in damaged)
-        return tuple(dict.fromkeys((*self._troubles, *lost)))
-
-    @property
-    def ledger(self) -> Optional[Ledger]:
-        return self._ledger
-
-    def protective(self) -> Protective:
-        """Exclusions, own drain, intents and known GPUs; empty when neither ledger nor mirror can be read."""
-        found = self.ask(lambda led: led.protective(), None)
-        if found is None:
-            mirrored = mirror.read(self._directory)
-            if mirrored.problem:
-                self._trouble(f"{mirror.path_in(self._directory)}: {mirrored.problem}")
-            found = mirrored.state
-        return found if found is not None else Protective()
-
-    def close(self) -> None:
-        if self._ledger is not None:
-            self._ledger.close()
-
-    def _trouble(self, detail: str) -> None:
-        trouble = Trouble("MON-LEDGER", "ledger", detail)
-        if trouble not in self._troubles:
-            self._troubles.append(trouble)
 
 
 class Context(NamedTuple):
@@ -163,9 +110,21 @@ class Result(NamedTuple):
         return self.outcome.fail_hook
 
 
-def run_hook(hook: str, site: Site, environment: Mapping[str, str], started: float, hostname: str, registering: bool = False) -> Result:
-    """One hook run, start to end. ``started`` is time.monotonic() of the first instruction."""
+def run_hook(
+    hook: str,
+    site: Site,
+    environment: Mapping[str, str],
+    started: float,
+    hostname: str,
+    registering: bool = False,
+    on_budget: Callable[[float], object] = lambda seconds: None,
+) -> Result:
+    """One hook run, start to end. ``started`` is time.monotonic() of the first instruction.
+
+    on_budget: told how many seconds the run has left once the policy is known.
+    """
     context = prepare(hook, site, environment, started, hostname, registering)
+    on_budget(context.budget.left_s())
     try:
         observation = observe(context)
         key = _keep_start(context, observation)
@@ -198,12 +157,13 @@ def observe(context: Context) -> Observation:
     baseline, before = _window_start(context)
     cursor = _cursor(context, before)
     snapshot = _read(context, cursor)
-    observation = judge_snapshots(context, before, snapshot, baseline)
+    run_id = f"{context.hook}:{snapshot.boot_id}:{snapshot.boot_ns}"
+    observation = judge_snapshots(context, before, snapshot, baseline, cursor, run_id)
     wait_s = context.policy.reread_wait_s
-    if observation.judgement.second_look and context.budget.sense_s() > wait_s + SECOND_LOOK_RESERVE_S:
+    if observation.judgement.second_look and 0 < wait_s < context.budget.sense_s() - SECOND_LOOK_RESERVE_S:
         again = _read(context, cursor, wait_s)
         if again.gpus is not None or snapshot.gpus is None:
-            observation = judge_snapshots(context, before, again, baseline)
+            observation = judge_snapshots(context, before, again, baseline, cursor, run_id)
     return observation
 
 
@@ -236,8 +196,13 @@ def _cursor(context: Context, before: Optional[Snapshot]) -> str:
     return context.book.ask(lambda led: led.get(f"kernel_cursor:{context.hook}"), "")
 
 
-def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snapshot, baseline: Optional[int] = None) -> Observation:
-    """Judge ``snapshot`` and what changed since ``before``, with what the ledger knows of this node."""
+def judge_snapshots(
+    context: Context, before: Optional[Snapshot], snapshot: Snapshot, baseline: Optional[int] = None, cursor: str = "", run_id: str = ""
+) -> Observation:
+    """Judge ``snapshot`` and what changed since ``before``, with what the ledger knows of this node.
+
+    cursor: where the kernel log was read from; '' = from its start. run_id: see judge.Input.
+    """
     book, job = context.book, context.job
     kept = book.protective()
     known, exclusions = kept.gpus, {e.uuid: e for e in kept.exclusions}
@@ -249,7 +214,7 @@ def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snap
     scope = None if job is None else frozenset(mapping.uuids)
     changes = compare(before, snapshot, scope) if before is not None else ()
     troubles = [*context.troubles, *book.troubles, *([gres_trouble] if gres_trouble is not None else [])]
-    if _not_applicable(snapshot, known, gres):
+    if _not_applicable(context, snapshot, known, gres):
         snapshot = snapshot._replace(troubles=())
     inp = Input(
         hook=context.hook,
@@ -264,6 +229,10 @@ def judge_snapshots(context: Context, before: Optional[Snapshot], snapshot: Snap
         exclusions=exclusions,
         expected_gpus=len(gres.files) or None if gres is not None and not gres.problem else None,
         troubles=tuple(troubles),
+        reset_since=_reset_since(context, before, snapshot),
+        settled=settled.table(kept.settled),
+        events_are_new=bool(cursor),
+        run_id=run_id,
     )
 
     def fold(memory: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:
@@ -295,9 +264,23 @@ def _window(context: Context, snapshot: Snapshot, baseline: Optional[int], befor
     return Window(kind, f"{job_text}:{baseline}", start, snapshot.wall_ns, seconds, job_text)
 
 
-def _not_applicable(snapshot: Snapshot, known: tuple[GpuIdentity, ...], gres: Optional[gres_file.GresList]) -> bool:
+def _not_applicable(context: Context, snapshot: Snapshot, known: tuple[GpuIdentity, ...], gres: Optional[gres_file.GresList]) -> bool:
     """A node without NVIDIA hardware and without the expectation of any: an absent engine is no trouble there."""
-    return snapshot.pci_gpus == () and not snapshot.gpus and not known and not (gres is not None and gres.files)
+    expected = context.policy.expect.gpus or (gres is not None and gres.files)
+    return snapshot.pci_gpus == () and not snapshot.gpus and not known and not expected
+
+
+def _reset_since(context: Context, before: Optional[Snapshot], snapshot: Snapshot) -> dict[str, int]:
+    """GPUs whose counters were reset since an earlier reading -> when that reading was.
+
+    A prolog has no window, but a reset between the last health check and now may be the repair of
+    what the kernel log still tells.
+    """
+    reference = before if before is not None else context.book.ask(lambda led: led.last_seen(), None)
+    if reference is None or reference.boot_id != snapshot.boot_id:
+        return {}
+    went_back = (c for c in compare(reference, snapshot) if c.kind == ch.AT_LEAST)
+    return {entity.gpu_of(c.entity): reference.wall_ns for c in went_back}
 
 
 def _keep_start(context: Context, observation: Observation) -> int:
@@ -310,8 +293,12 @@ def _keep_start(context: Context, observation: Observation) -> int:
     if context.hook == PROLOG and job is not None and snapshot.gpus is not None:
         job_id = job.job_id
         key = book.ask(lambda led: led.save_baseline(job_id, snapshot), 0)
-    if context.hook == HEALTH_CHECK and snapshot.gpus is not None:
-        book.ask(lambda led: led.save_last_seen(snapshot), None)
+    if context.hook == HEALTH_CHECK:
+        clean = observation.judgement.decision.verdict == fd.OK
+        passes = str(_kept_passes(context) + 1 if clean else 0)
+        book.ask(lambda led: led.put("clean_passes", passes), None)
+        if snapshot.gpus is not None:
+            book.ask(lambda led: led.save_last_seen(snapshot), None)
     if snapshot.gpus:
         book.ask(lambda led: led.remember_gpus(snapshot), None)
     if context.hook != EPILOG and snapshot.events_known:
@@ -320,34 +307,65 @@ def _keep_start(context: Context, observation: Observation) -> int:
 
 
 def _act(context: Context, observation: Observation) -> Result:
-    book, policy, decision = context.book, context.policy, observation.judgement.decision
-    kept = book.protective()
-    commands = SlurmCommands(policy.slurm.bin_dir, context.slurm_conf, policy.slurm.timeout_s)
-    late: list[Trouble] = []
-    clean_passes = _clean_passes(context, observation)
-    given = PlanInput(
+    """Plan and do. Only one hook of a node at a time: two that drain at once would lose whose drain it is."""
+    given = _given(context, observation)
+    if not needs_node_state(given):
+        return _carry_out(context, observation, given, [])
+    with lock.held(f"{context.site.state}/{context.node}/act.lock", context.budget.left_s() * LOCK_SHARE):
+        given = _given(context, observation)  # another hook may have acted meanwhile
+        late: list[Trouble] = []
+        try:
+            timeout_s = min(context.policy.slurm.timeout_s, context.budget.left_s())
+            state = _commands(context).node_state(context.node, timeout_s)
+            given = _with_state(context, given, state)
+        except SlurmError as exc:
+            late.append(Trouble("MON-SLURM", "slurm", str(exc)))
+        return _carry_out(context, observation, given, late)
+
+
+def _commands(context: Context) -> SlurmCommands:
+    return SlurmCommands(context.policy.slurm.bin_dir, context.slurm_conf, context.policy.slurm.timeout_s)
+
+
+def _given(context: Context, observation: Observation) -> PlanInput:
+    kept = context.book.protective()
+    return PlanInput(
         hook=context.hook,
         node=context.node,
         job=context.job,
         mapping=observation.mapping,
-        decision=decision,
+        decision=observation.judgement.decision,
         node_state=None,
         exclusions=observation.exclusions,
         own=kept.own_drain,
         intents=kept.intents,
-        policy=policy,
+        policy=context.policy,
         reason="",
         now_ns=observation.snapshot.wall_ns,
         node_gpus=len(observation.snapshot.gpus or {}),
-        clean_passes=clean_passes,
+        clean_passes=_kept_passes(context) if context.hook == HEALTH_CHECK else 0,
         names=_gpu_names(observation.snapshot),
     )
-    if needs_node_state(given):
-        try:
-            state = commands.node_state(context.node, min(policy.slurm.timeout_s, context.budget.left_s()))
-            given = given._replace(node_state=state)
-        except SlurmError as exc:
-            late.append(Trouble("MON-SLURM", "slurm", str(exc)))
+
+
+def _with_state(context: Context, given: PlanInput, state: NodeState) -> PlanInput:
+    """The node's state, and which sticky events were open when the node was last seen out of service.
+
+    Whoever takes a node out for them and resumes it again, by whatever drain, has settled them.
+    """
+    book = context.book
+    if not state.out:
+        names = settled.newest(book.ask(lambda led: led.get("seen_out"), "").split("\n"))
+        return given._replace(node_state=state, seen_out=names)
+    told = given.decision.proposals + given.decision.observed
+    names = settled.newest(i for p in told for f in p.findings for i in f.idents)
+    if names:
+        book.ask(lambda led: led.put("seen_out", "\n".join(names)), None)
+    return given._replace(node_state=state)
+
+
+def _carry_out(context: Context, observation: Observation, given: PlanInput, late: list[Trouble]) -> Result:
+    policy, decision = context.policy, observation.judgement.decision
     told = reason_findings(given)
     if told:
         reason, troubles = render(told, context.job, given.node_gpus, policy.drain, given.now_ns)
@@ -358,9 +376,9 @@ def _act(context: Context, observation: Observation) -> Result:
         # A requeued job keeps its id: what an earlier run of it was not to see is decided anew.
         narrow.remove(context.site.run, context.node, context.job.job_id)
     tools = Tools(
-        slurm=commands,
+        slurm=_commands(context),
         node=context.node,
-        protective=book.ledger,
+        protective=context.book,
         run_dir=context.site.run,
         job=context.job,
         mapping=observation.mapping,
@@ -371,7 +389,7 @@ def _act(context: Context, observation: Observation) -> Result:
     )
     outcome = execute(steps, tools)
     if outcome.accepted:
-        book.ask(lambda led: led.fold_memory(lambda memory: (None, accept(memory, outcome.accepted, given.now_ns))), None)
+        context.book.ask(lambda led: led.settle(outcome.accepted), None)
     late.extend(outcome.troubles)
     verdict = fd.worst((decision.verdict, fd.WARN if late else fd.OK))
     return Result(context, observation, steps, outcome, verdict, given.reason, given.node_state, tuple(late))
@@ -382,15 +400,10 @@ def _gpu_names(snapshot: Snapshot) -> dict[str, str]:
     return {row.uuid: f"gpu{row.nvml_index}" for row in rows if row.nvml_index is not None}
 
 
-def _clean_passes(context: Context, observation: Observation) -> int:
-    """How many health checks in a row, this one included, found nothing at all wrong."""
-    if context.hook != HEALTH_CHECK:
-        return 0
-    before = context.book.ask(lambda led: led.get("clean_passes"), "")
-    clean = observation.judgement.decision.verdict == fd.OK
-    passes = (int(before) if before.isdigit() else 0) + 1 if clean else 0
-    context.book.ask(lambda led: led.put("clean_passes", str(passes)), None)
-    return passes
+def _kept_passes(context: Context) -> int:
+    """How many health checks in a row found nothing at all wrong."""
+    kept = context.book.ask(lambda led: led.get("clean_passes"), "")
+    return int(kept) if kept.isascii() and kept.isdigit() else 0
 
 
 def _remember(result: Result, key: int) -> None:
@@ -410,9 +423,17 @@ def _remember(result: Result, key: int) -> None:
         before_run=seen.baseline,
         changes=tuple(c for c in seen.changes if noteworthy(c)),
         findings=seen.judgement.findings,
-        decision=decision_to_json(seen.judgement.decision),
+        decision=run_text.decision_to_json(seen.judgement.decision),
         steps=tuple(step._asdict() for step in result.steps),
-        outcome=outcome_to_json(result),
+        outcome={
+            "reason": result.reason,
+            "fail_hook": result.fail_hook,
+            "done": run_text.done_to_json(result.outcome.done),
+            "troubles": [t._asdict() for t in result.late],
+            "node_state": run_text.node_state_to_json(result.node_state),
+            "gpu_verdicts": dict(seen.judgement.gpu_verdicts),
+            "mapping": {"exact": seen.mapping.exact, "why": seen.mapping.why},
+        },
         exit_code=1 if result.fail_hook and context.hook == PROLOG else 0,
         id=key,
     )
@@ -422,47 +443,32 @@ def _remember(result: Result, key: int) -> None:
             key = seen.baseline
             book.ask(lambda led: led.end_baseline(key), None)
         narrow.remove(context.site.run, context.node, job.job_id)
-    if context.hook == HEALTH_CHECK:
-        book.ask(lambda led: led.prune(context.policy.record.keep_days, seen.snapshot.wall_ns), 0)
-
-
-def decision_to_json(decision: Decision) -> dict[str, Any]:
-    def rows(proposals: tuple[Proposal, ...]) -> list[dict[str, Any]]:
-        return [{"action": p.action, "uuid": p.uuid, "of_job": p.of_job, "codes": [f.code for f in p.findings]} for p in proposals]
-
-    return {"verdict": decision.verdict, "proposals": rows(decision.proposals), "observed": rows(decision.observed)}
-
-
-def outcome_to_json(result: Result) -> dict[str, Any]:
-    state = result.node_state
-    return {
-        "reason": result.reason,
-        "fail_hook": result.fail_hook,
-        "done": [{"kind": d.step.kind, "ok": d.ok, "detail": d.detail} for d in result.outcome.done],
-        "troubles": [t._asdict() for t in result.late],
-        "node_state": None if state is None else {"base": state.base, "flags": sorted(state.flags), "reason": state.reason},
-        "gpu_verdicts": dict(result.observation.judgement.gpu_verdicts),
-        "mapping": {"exact": result.observation.mapping.exact, "why": result.observation.mapping.why},
-    }
+    if context.hook != PROLOG:
+        # A site may have no health check; an epilog forgets a few at a time.
+        most = MOST_FORGOTTEN if context.hook == HEALTH_CHECK else FEW_FORGOTTEN
+        book.ask(lambda led: led.prune(context.policy.record.keep_days, seen.snapshot.wall_ns, most), 0)
 
 
 def _log(result: Result) -> None:
-    """One syslog line per run that is not ok."""
+    """One syslog line per run that is not ok. A health check that finds the same as before says so once a day."""
     context, decision = result.context, result.observation.judgement.decision
-    if result.verdict == fd.OK:
-        return
-    job = f" job {context.job.job_id}" if context.job is not None else ""
     findings = [f for f in result.observation.judgement.findings if f.verdict != fd.OK and f.code not in context.told]
-    if not findings and not result.late:
+    if result.verdict == fd.OK or (not findings and not result.late):
         return
-    said = [f"{f.code} {_short(f.entity)}: {f.message}" for f in findings][:4]
-    said += [f"{t.code} {t.part}: {t.detail}" for t in result.late][:2]
-    did = ", ".join(f"{d.step.kind}{'' if d.ok else ' FAILED'}" for d in result.outcome.done if d.step.kind != "note")
-    would = ", ".join(dict.fromkeys(p.action for p in decision.observed))
-    tail = (f" -> {did}" if did else "") + (f" (observe mode: would {would})" if would else "")
-    log.warning(f"{context.hook} {context.node}{job}: {result.verdict}: {'; '.join(said)}{tail}")
+    if context.hook == HEALTH_CHECK and _said_today(result, findings):
+        return
+    head = f"{context.hook} {context.node}" + (f" job {context.job.job_id}" if context.job is not None else "")
+    narrows = context.policy.narrow.enabled
+    log.warning(run_text.line(head, result.verdict, findings, result.late, result.outcome.done, decision, narrows))
 
 
-def _short(entity: str) -> str:
-    head, sep, tail = entity.partition("/")
-    return (head[:12] if head.startswith("GPU-") else head) + sep + tail
+def _said_today(result: Result, findings: Sequence[Finding]) -> bool:
+    what = [f"{f.code} {f.entity} {f.verdict}" for f in findings]
+    what += [f"{t.code} {t.part}" for t in result.late] + [d.step.kind for d in result.outcome.done]
+    day = result.observation.snapshot.wall_ns // DAY_NS
+    said = f"{day} {zlib.crc32(repr(sorted(what)).encode('utf-8', 'replace')):08x}"
+    book = result.context.book
+    if book.ask(lambda led: led.get("said"), "") == said:
+        return True
+    book.ask(lambda led: led.put("said", said), None)
+    return False

@@ -47,14 +47,18 @@ _STR_TAGS: Final = (None, "!", "tag:yaml.org,2002:str")
 
 
 class Node:
-    """One value with its line (from 1). ``children`` maps a key or an index to (node, line of the key)."""
+    """One value with its line (from 1). ``children`` maps a key or an index to (node, line of the key).
 
-    __slots__ = ("children", "line", "quoted", "size", "value")
+    hexadecimal: a number that was written as 0x…
+    """
 
-    def __init__(self, value: Any, line: int, quoted: bool = False) -> None:
+    __slots__ = ("children", "hexadecimal", "line", "quoted", "size", "value")
+
+    def __init__(self, value: Any, line: int, quoted: bool = False, hexadecimal: bool = False) -> None:
         self.value = value
         self.line = line
         self.quoted = quoted
+        self.hexadecimal = hexadecimal
         self.size = 1
         self.children: dict[Union[str, int], tuple[Node, int]] = {}
 
@@ -220,7 +224,8 @@ class _Composer:
         key_wanted = bool(self.stack) and isinstance(self.stack[-1].node.value, dict) and self.stack[-1].key is None
         if key_wanted and plain and text == "<<":
             self._fail(line, "the merge key << is not taken", "write the keys out")
-        node = Node(text if key_wanted or not plain else self._plain(text, line), line, quoted=not plain)
+        value = text if key_wanted or not plain else self._plain(text, line)
+        node = Node(value, line, quoted=not plain, hexadecimal=isinstance(value, int) and bool(_HEX.match(text)))
         self._remember(event.anchor, node)
         self._add(node, line)
 

@@ -33,9 +33,10 @@ _ELLIPSIS = "[...]"
 
 
 def nearest(name: str, valid: Iterable[str], otherwise: str = "") -> str:
-    """A hint for a mistyped name: 'did you mean X?', or ``otherwise``."""
-    close = difflib.get_close_matches(name.lower(), list(valid), n=1, cutoff=0.6)
-    return f"did you mean {close[0]}?" if close else otherwise
+    """A hint for a mistyped name: 'did you mean X?', X as it is in ``valid``, or ``otherwise``. Case is no difference."""
+    by_lower = {v.lower(): v for v in valid}
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
+    return f"did you mean {by_lower[close[0]]}?" if close else otherwise
 
 
 def explain(exc: msgspec.ValidationError, root: Node, thing: str, type_: Any) -> InputError:

@@ -47,10 +47,10 @@ def mapping(*positions: int, exact: bool = True, missing: tuple[int, ...] = ()) 
 
 def finding(code: str = "NVL-STORM", n: int = 3, idents: tuple[str, ...] = (), klass: str = "gpu", entity: str = "") -> Finding:
     row = {"nvml_index": n, "uuid": uuid(n)} if klass in ("gpu", "link") else {}
-    return Finding(code, entity or uuid(n), klass, "fail", "is bad", Evidence(), row, action="drain", idents=idents)
+    return Finding(code, entity or uuid(n), klass, "fail", "is bad", Evidence(), row, action="narrow", idents=idents)
 
 
-def proposal(action: str = "drain", *findings: Finding, of_job: bool = False) -> Proposal:
+def proposal(action: str = "narrow", *findings: Finding, of_job: bool = False) -> Proposal:
     found = findings or (finding(),)
     own = found[0].entity.partition("/")[0]
     return Proposal(action, own if own.startswith("GPU-") else "", tuple(f._replace(of_job=of_job) for f in found), of_job)
@@ -64,7 +64,7 @@ IDLE = NodeState("IDLE", frozenset())
 
 
 def drained(reason: str, base: str = "IDLE") -> NodeState:
-    return NodeState(base, frozenset({"DRAIN"}), reason, "root", "t")
+    return NodeState(base, frozenset({"DRAIN"}), reason)
 
 
 def given(what: Decision = NOTHING, **changes: Any) -> PlanInput:
@@ -140,7 +140,7 @@ class Slurm:
     def drain(self, node: str, reason: str, timeout_s: Optional[float] = None) -> None:
         self.updates.append(reason)
         flags = (self.state.flags - {"NOT_RESPONDING"}) | {"DRAIN"}
-        new = NodeState(self.state.base, flags, reason, "root", "t")
+        new = NodeState(self.state.base, flags, reason)
         if self.behaviour == "down":
             raise SlurmError(UNREACHABLE, "scontrol", "update", "Unable to contact slurm controller")
         if self.behaviour == "refuses":

@@ -82,11 +82,16 @@ exit 0""")
         with self.ledger() as ledger:
             return ledger.last_run(hook)
 
-    def nvhc(self, *words: str, code: int | None = 0) -> str:
-        command = [sys.executable, "-m", "slurm_nvhc.cli.main", *words]
-        places = ["--config", str(self.config), "--state", str(self.root / "state"), "--run", str(self.root / "run"), "--node", "n1"]
+    def command(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """The nvhc command; an option that ``words`` give themselves wins over this node's."""
+        here = {"--config": self.config, "--state": self.root / "state", "--run": self.root / "run", "--node": "n1"}
+        places = [word for option, value in here.items() if option not in words for word in (option, str(value))]
         env = {**os.environ, "SLURM_CONF": str(self.slurm_conf)}
-        done = subprocess.run([*command, *places], capture_output=True, text=True, env=env, timeout=60, check=False)
+        command = [sys.executable, "-m", "slurm_nvhc.cli.main", *words, *places]
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+
+    def nvhc(self, *words: str, code: int | None = 0) -> str:
+        done = self.command(*words)
         assert "Traceback" not in done.stderr, done.stderr
         if code is not None:
             assert done.returncode == code, f"{done.returncode}: {done.stdout}\n{done.stderr}"

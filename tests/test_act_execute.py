@@ -21,8 +21,8 @@ from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.protective import OwnDrain
 from slurm_nvhc.policy.compiled import Drain, Narrow
 
-FAULT = decision(proposal("drain", finding(idents=("e1",))))
-OF_JOB = decision(proposal("drain", of_job=True))
+FAULT = decision(proposal("narrow", finding(idents=("GPU-x|79|49",))))
+OF_JOB = decision(proposal("narrow", of_job=True))
 KEY = f"NVL-STORM {uuid(3)}"
 REASON = "nvhc: NVL-STORM gpu3 GPU-00000003… is bad"
 REASON_OF_JOB = f"{REASON} job 8812"
@@ -35,7 +35,7 @@ def test_a_drain_is_placed_once_and_owned() -> None:
     assert outcome.troubles == ()
     assert not outcome.fail_hook
     assert site.slurm.state == drained(REASON)
-    assert site.ledger.own == OwnDrain(REASON, T0, True, (KEY,), ("e1",))
+    assert site.ledger.own == OwnDrain(REASON, T0, True, (KEY,), ("GPU-x|79|49",))
     assert site.ledger.pending == []
     for _ in range(3):
         site.run(FAULT)
@@ -93,7 +93,7 @@ def test_a_request_that_is_applied_after_the_hook_is_found_to_be_ours() -> None:
     site.slurm.wake_up()
     site.run()
     assert site.slurm.updates == [REASON]
-    assert site.ledger.own == OwnDrain(REASON, T0, True, (KEY,), ("e1",))
+    assert site.ledger.own == OwnDrain(REASON, T0, True, (KEY,), ("GPU-x|79|49",))
     assert site.ledger.pending == []
 
 
@@ -118,7 +118,7 @@ def test_another_hook_of_ours_drains_meanwhile_and_keeps_its_intent() -> None:
     other = Site(slurm=site.slurm)
     other.ledger = site.ledger
     site.slurm.state = IDLE
-    inp = other.input(decision(proposal("drain", finding("GPU-LOST", 5))))
+    inp = other.input(decision(proposal("narrow", finding("GPU-LOST", 5))))
     site.slurm.behaviour = "hangs_at_update"
     site.ledger.own = None
     site.run(FAULT)
@@ -156,7 +156,7 @@ def test_a_broken_ledger_stops_no_drain() -> None:
 
 def test_extend() -> None:
     extending = policy(drain=Drain(extend=True))
-    second = decision(proposal("drain", finding("GPU-LOST", 5)))
+    second = decision(proposal("narrow", finding("GPU-LOST", 5)))
     site = Site()
     site.run(FAULT)
     site.run(second, policy=extending)
@@ -172,7 +172,7 @@ def test_extend() -> None:
 @pytest.mark.parametrize("behaviour", ["refuses", "late", "hangs_at_update"])
 def test_an_extension_that_fails_keeps_our_ownership(behaviour: str) -> None:
     extending = policy(drain=Drain(extend=True))
-    second = decision(proposal("drain", finding("GPU-LOST", 5)))
+    second = decision(proposal("narrow", finding("GPU-LOST", 5)))
     site = Site()
     site.run(FAULT)
     site.slurm.behaviour = behaviour
@@ -189,7 +189,7 @@ def test_an_extension_that_is_tried_twice_and_applied_late_is_still_ours() -> No
     site = Site()
     site.run(FAULT)
     site.slurm.behaviour = "hangs_at_update"
-    site.run(decision(proposal("drain", finding("GPU-LOST", 5))), policy=extending)
+    site.run(decision(proposal("narrow", finding("GPU-LOST", 5))), policy=extending)
     applied_late = site.slurm.later
     site.slurm.behaviour, site.slurm.later = "hangs_at_update", []
     site.run(policy=extending)
@@ -205,7 +205,7 @@ def test_somebody_takes_over_before_we_extend() -> None:
     site = Site()
     site.run(FAULT)
     site.slurm.before_update = drained("ADMIN")
-    _, outcome = site.run(decision(proposal("drain", finding("GPU-LOST", 5))), policy=policy(drain=Drain(extend=True)))
+    _, outcome = site.run(decision(proposal("narrow", finding("GPU-LOST", 5))), policy=policy(drain=Drain(extend=True)))
     assert site.slurm.state.reason == "ADMIN"
     assert [d.ok for d in outcome.done] == [False]
 
@@ -216,7 +216,7 @@ def test_a_resume_ends_ownership_and_answers_its_events(keeps_reason: bool) -> N
     site.run(FAULT)
     site.slurm.someone_resumes()
     _, outcome = site.run(FAULT)
-    assert outcome.accepted == ("e1",)
+    assert outcome.accepted == ("GPU-x|79|49",)
     assert site.ledger.own is None
     site.run(FAULT)
     assert site.slurm.updates == [REASON]
@@ -350,7 +350,7 @@ def test_no_sequence_touches_a_foreign_drain_or_repeats_itself(
     rules = policy(drain=Drain(extend=extend, resume="own" if resume else "off", resume_passes=1))
     foreign = False  # a person or Slurm itself has taken the node out, and nobody has resumed it
     for number, (what, value) in enumerate(events):
-        fault = decision(proposal("drain", finding("XID-FATAL", number % 3, idents=(f"e{number}",)), of_job=True))
+        fault = decision(proposal("narrow", finding("XID-FATAL", number % 3, idents=(f"e{number}",)), of_job=True))
         if what == "slurm":
             site.slurm.wake_up()
             site.slurm.behaviour = value
@@ -387,7 +387,7 @@ def test_no_sequence_touches_a_foreign_drain_or_repeats_itself(
                 assert len(site.slurm.updates) == updates
             again = site.input(decided, hook=hook, policy=rules, mapping=mapping(2, 3))
             if site.slurm.behaviour == "ok" and not site.ledger.broken and outcome.troubles == ():
-                changing = [s.kind for s in plan(again) if s.kind in sp.CHANGING and s.kind != sp.FAIL_JOB]
+                changing = [s.kind for s in plan(again) if s.kind not in (sp.KEEP, sp.NOTIFY, sp.NOTE, sp.FAIL_JOB)]
                 assert changing == [], (kinds(plan(inp)), changing)
             foreign = site.slurm.state.out and not site.slurm.state.reason.startswith("nvhc:")
         assert site.slurm.overwritten == [] or (extend and all(r.startswith("nvhc:") for r in site.slurm.overwritten))

@@ -18,7 +18,7 @@ from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
 from slurm_nvhc.policy.compiled import Drain, Narrow, Rule
 
 FAULT = decision(proposal())
-OF_JOB = decision(proposal("drain", of_job=True))
+OF_JOB = decision(proposal("narrow", of_job=True))
 KEY = f"NVL-STORM {uuid(3)}"
 NARROW = policy(Narrow(enabled=True))
 OWN = OwnDrain("nvhc: ours", T0 - 1, True, (KEY,))
@@ -60,6 +60,37 @@ def test_faults_drains_and_intents_ask(change: dict[str, Any]) -> None:
 # --- draining
 
 
+def test_a_rule_that_asks_for_a_drain_is_never_narrowed() -> None:
+    for exclusions in ({}, excluded(3)):
+        strict = decision(proposal("drain"))
+        assert kinds(plan(given(strict, policy=NARROW, exclusions=exclusions))) == [sp.DRAIN]
+    both = decision(proposal("drain", finding("MEM-SRAM", 5)), proposal("narrow", finding("MEM-REMAP-FAILED", 3)))
+    steps = plan(given(both, policy=NARROW))
+    assert [(s.kind, s.uuid) for s in steps] == [(sp.EXCLUDE, uuid(3)), (sp.DRAIN, "")]
+    assert [k.split()[0] for k in steps[1].keys] == ["MEM-SRAM"]
+
+
+def test_an_exclusion_of_a_card_that_left_does_not_count() -> None:
+    gone = {"GPU-gone": Exclusion("GPU-gone", "NVL-STORM", "w", "nvhc", T0)}
+    assert kinds(plan(given(FAULT, policy=NARROW, exclusions=gone))) == [sp.EXCLUDE]
+
+
+def test_events_open_when_the_node_was_last_out_are_settled_by_whoever_resumed_it() -> None:
+    sticky = decision(proposal("drain", finding("XID-FATAL", idents=("GPU-x|79|49",)), of_job=True))
+    resumed = given(sticky, hook="prolog", seen_out=("GPU-x|79|49",))
+    assert kinds(plan(resumed)) == [sp.ACCEPT]
+    assert kinds(plan(resumed._replace(node_state=drained("ADMIN: x")))) == [sp.KEEP, sp.FAIL_JOB]
+    assert kinds(plan(resumed._replace(seen_out=("GPU-x|79|48",)))) == [sp.ACCEPT, sp.DRAIN, sp.FAIL_JOB], "it came again since"
+
+
+@pytest.mark.parametrize(("resume", "standing", "resumes"), [("own", False, True), ("standing", False, False), ("standing", True, True)])
+def test_resume_of_what_a_reading_can_prove(resume: str, standing: bool, resumes: bool) -> None:
+    own = OWN._replace(standing=standing)
+    healing = policy(drain=Drain(resume=resume, resume_passes=2))
+    inp = given(decision(), hook="health_check", job=None, policy=healing, own=own, node_state=drained(own.reason), clean_passes=2)
+    assert (sp.RESUME in kinds(plan(inp))) is resumes
+
+
 def test_a_fault_drains() -> None:
     inp = given(FAULT)
     inp = inp._replace(reason="nvhc: rendered")
@@ -85,9 +116,9 @@ def test_a_fault_on_anothers_gpu_in_the_prolog_only_drains() -> None:
 
 def test_a_gpu_that_was_given_to_the_job_and_is_gone_fails_the_job() -> None:
     for lost in (finding("GPU-LOST", 3), finding("GPU-LOST", 3, entity="pci:0000:5e:00.0")):
-        inp = given(decision(proposal("drain", lost)), hook="prolog", mapping=mapping(2, 3, missing=(3,)))
+        inp = given(decision(proposal("narrow", lost)), hook="prolog", mapping=mapping(2, 3, missing=(3,)))
         assert kinds(plan(inp)) == [sp.DRAIN, sp.FAIL_JOB]
-    other = given(decision(proposal("drain", finding("GPU-LOST", 5))), hook="prolog", mapping=mapping(2, 3, missing=(3,)))
+    other = given(decision(proposal("narrow", finding("GPU-LOST", 5))), hook="prolog", mapping=mapping(2, 3, missing=(3,)))
     assert kinds(plan(other)) == [sp.DRAIN]
 
 
@@ -103,8 +134,8 @@ def test_an_intent_is_remembered_once() -> None:
 
 
 def test_an_intent_is_completed_by_a_later_run() -> None:
-    pending = (Intent("drain", "nvhc: first", T0, (KEY,), ("e1",)),)
-    assert plan(given(decision(), intents=pending)) == (Step(sp.DRAIN, reason="nvhc: first", keys=(KEY,), idents=("e1",)),)
+    pending = (Intent("drain", "nvhc: first", T0, (KEY,), ("GPU-x|79|49",)),)
+    assert plan(given(decision(), intents=pending)) == (Step(sp.DRAIN, reason="nvhc: first", keys=(KEY,), idents=("GPU-x|79|49",)),)
 
 
 def test_an_intent_and_a_new_fault_are_one_drain() -> None:
@@ -140,10 +171,10 @@ def test_a_standing_fault_that_shows_again_is_drained_for() -> None:
     assert kinds(plan(given(decision(), hook="health_check", job=None, intents=pending, node_gpus=0))) == [sp.DRAIN], "nothing was read"
 
 
-@pytest.mark.parametrize(("absolute", "idents", "standing"), [(True, (), True), (False, (), False), (True, ("e1",), False)])
+@pytest.mark.parametrize(("absolute", "idents", "standing"), [(True, (), True), (False, (), False), (True, ("GPU-x|79|49",), False)])
 def test_only_what_every_reading_shows_is_standing(absolute: bool, idents: tuple[str, ...], standing: bool) -> None:
     fault = finding(idents=idents)._replace(absolute=absolute)
-    assert only(plan(given(decision(proposal("drain", fault)), node_state=None)), sp.INTENT).standing is standing
+    assert only(plan(given(decision(proposal("narrow", fault)), node_state=None)), sp.INTENT).standing is standing
 
 
 def test_observe_mode_hides_nothing_and_keeps_no_job_away() -> None:
@@ -163,7 +194,7 @@ def test_R64_R65_a_foreign_drain_is_left_alone(state: NodeState) -> None:
 
 
 def test_a_node_that_is_only_down_comes_back_by_itself_so_the_drain_is_remembered() -> None:
-    down = NodeState("DOWN", frozenset({"NOT_RESPONDING"}), "Not responding", "slurm", "t")
+    down = NodeState("DOWN", frozenset({"NOT_RESPONDING"}), "Not responding")
     steps = plan(given(FAULT, hook="health_check", job=None, node_state=down))
     assert kinds(steps) == [sp.KEEP, sp.INTENT]
     pending = (Intent("drain", steps[1].reason, T0, steps[1].keys),)
@@ -176,7 +207,7 @@ def test_our_own_drain_is_kept() -> None:
 
 
 def test_R65_a_second_fault_keeps_or_extends_our_reason() -> None:
-    second = decision(proposal("drain", finding("MEM-REMAP-FAILED", 5)))
+    second = decision(proposal("narrow", finding("MEM-REMAP-FAILED", 5)))
     state = drained("nvhc: ours")
     assert kinds(plan(given(second, node_state=state, own=OWN))) == [sp.KEEP]
     extending = policy(drain=Drain(extend=True))
@@ -190,19 +221,19 @@ def test_R65_a_second_fault_keeps_or_extends_our_reason() -> None:
 
 
 def test_more_events_of_an_answered_kind_belong_to_the_drain() -> None:
-    own = OWN._replace(idents=("e1",))
-    again = decision(proposal("drain", finding(idents=("e1", "e2"))))
+    own = OWN._replace(idents=("GPU-x|79|49",))
+    again = decision(proposal("narrow", finding(idents=("GPU-x|79|49", "GPU-x|79|50"))))
     step = only(plan(given(again, node_state=drained("nvhc: ours"), own=own)), sp.OWN)
-    assert step.idents == ("e1", "e2")
-    other = decision(proposal("drain", finding("XID-FATAL", 5, idents=("e9",))))
+    assert step.idents == ("GPU-x|79|50",), "one name covers all earlier occurrences"
+    other = decision(proposal("narrow", finding("XID-FATAL", 5, idents=("GPU-x|79|57",))))
     assert kinds(plan(given(other, node_state=drained("nvhc: ours"), own=own))) == [sp.KEEP]
 
 
 def test_a_request_that_was_applied_late_is_ours() -> None:
-    pending = (Intent("drain", "nvhc: late", T0, (KEY,), ("e1",)),)
+    pending = (Intent("drain", "nvhc: late", T0, (KEY,), ("GPU-x|79|49",)),)
     steps = plan(given(decision(), node_state=drained("nvhc: late"), intents=pending))
     assert kinds(steps) == [sp.OWN, sp.KEEP, sp.END_INTENT]
-    assert steps[0] == Step(sp.OWN, reason="nvhc: late", why=steps[0].why, keys=(KEY,), idents=("e1",))
+    assert steps[0] == Step(sp.OWN, reason="nvhc: late", why=steps[0].why, keys=(KEY,), idents=("GPU-x|79|49",))
 
 
 def test_a_late_extension_is_ours() -> None:
@@ -217,16 +248,16 @@ def test_a_late_extension_is_ours() -> None:
 @pytest.mark.parametrize("left_over", ["", "nvhc: ours"])
 def test_a_resume_by_somebody_ends_our_drain_whatever_reason_is_left(left_over: str) -> None:
     """24.11 keeps the reason of an ended drain, 22.05 does not."""
-    steps = plan(given(decision(), node_state=NodeState("IDLE", frozenset(), left_over), own=OWN._replace(idents=("e1",))))
+    steps = plan(given(decision(), node_state=NodeState("IDLE", frozenset(), left_over), own=OWN._replace(idents=("GPU-x|79|49",))))
     assert kinds(steps) == [sp.ACCEPT, sp.END_OWN]
-    assert steps[0].idents == ("e1",)
+    assert steps[0].idents == ("GPU-x|79|49",)
 
 
 def test_events_of_an_ended_drain_need_no_second_one() -> None:
-    sticky = decision(proposal("drain", finding("XID-FATAL", idents=("e1",)), of_job=True))
-    own = OWN._replace(idents=("e1",))
+    sticky = decision(proposal("narrow", finding("XID-FATAL", idents=("GPU-x|79|49",)), of_job=True))
+    own = OWN._replace(idents=("GPU-x|79|49",))
     assert kinds(plan(given(sticky, hook="prolog", node_state=IDLE, own=own))) == [sp.ACCEPT, sp.END_OWN]
-    newer = decision(proposal("drain", finding("XID-FATAL", idents=("e2",))))
+    newer = decision(proposal("narrow", finding("XID-FATAL", idents=("GPU-x|79|50",))))
     assert kinds(plan(given(newer, node_state=IDLE, own=own))) == [sp.ACCEPT, sp.END_OWN, sp.DRAIN]
 
 
@@ -240,7 +271,7 @@ def test_R64_another_reason_on_the_node_ends_our_ownership() -> None:
 
 def test_a_late_drain_that_was_ended_before_we_saw_it() -> None:
     """Only 24.11 shows it: the node is idle and still has the intent's reason."""
-    pending = (Intent("drain", "nvhc: late", T0, (KEY,), ("e1",)),)
+    pending = (Intent("drain", "nvhc: late", T0, (KEY,), ("GPU-x|79|49",)),)
     steps = plan(given(decision(), node_state=NodeState("IDLE", frozenset(), "nvhc: late"), intents=pending))
     assert kinds(steps) == [sp.ACCEPT, sp.END_INTENT]
 
@@ -320,10 +351,10 @@ def test_a_job_without_excluded_gpus_gets_nothing() -> None:
         ({"mapping": mapping(2, 3)._replace(by_position={})}, "no position"),
         ({"exclusions": excluded(7)}, "2 GPUs would be excluded, 1 may be"),
         ({"node_gpus": 1}, "would be left on the node"),
-        ({"decision": decision(proposal("drain", finding("NVL-DOWN")))}, "NVL-DOWN is not a fault to narrow for"),
-        ({"decision": decision(proposal("drain", finding("NEVER-HEARD-OF")))}, "not a fault to narrow for"),
-        ({"decision": decision(proposal("drain", finding(), finding("GPU-LOST")))}, "GPU-LOST is not"),
-        ({"decision": decision(proposal("drain", finding("SITE-RULE", klass="node", entity="node")))}, "not of one GPU"),
+        ({"decision": decision(proposal("narrow", finding("NVL-DOWN")))}, "NVL-DOWN is not a fault to narrow for"),
+        ({"decision": decision(proposal("narrow", finding("NEVER-HEARD-OF")))}, "not a fault to narrow for"),
+        ({"decision": decision(proposal("narrow", finding(), finding("GPU-LOST")))}, "GPU-LOST is not"),
+        ({"decision": decision(proposal("narrow", finding("SITE-RULE", klass="node", entity="node")))}, "not of one GPU"),
     ],
 )
 def test_what_can_not_be_excluded_is_drained(change: dict[str, Any], why: str) -> None:
@@ -371,17 +402,17 @@ def test_any_number_of_tasks_where_the_policy_says_so() -> None:
 def test_an_excluded_gpu_is_settled_where_the_policy_does_not_narrow() -> None:
     """Narrowing is opened per partition; a health check belongs to none and must not drain for what an epilog excluded."""
     assert plan(given(FAULT, hook="health_check", job=None, exclusions=excluded(3))) == ()
-    worse = decision(proposal("drain", finding("GPU-LOST")))
+    worse = decision(proposal("narrow", finding("GPU-LOST")))
     assert kinds(plan(given(worse, hook="health_check", job=None, exclusions=excluded(3)))) == [sp.DRAIN]
 
 
 def test_a_job_that_fails_is_not_narrowed_too() -> None:
-    lost = decision(proposal("drain", finding("GPU-LOST", 2), of_job=True))
+    lost = decision(proposal("narrow", finding("GPU-LOST", 2), of_job=True))
     assert kinds(plan(given(lost, hook="prolog", policy=NARROW, exclusions=excluded(3)))) == [sp.DRAIN, sp.FAIL_JOB]
 
 
 def test_a_drain_for_another_gpu_does_not_unhide_the_excluded_one() -> None:
-    other = decision(proposal("drain", finding("GPU-LOST", 6)))
+    other = decision(proposal("narrow", finding("GPU-LOST", 6)))
     assert kinds(plan(given(other, hook="prolog", policy=NARROW, exclusions=excluded(3)))) == [sp.NARROW, sp.DRAIN]
 
 
@@ -389,18 +420,18 @@ def test_a_drain_for_another_gpu_does_not_unhide_the_excluded_one() -> None:
 
 
 def test_observe_mode_only_notes() -> None:
-    steps = plan(given(decision(observed=(proposal("drain", of_job=True),), verdict="fail"), hook="prolog"))
+    steps = plan(given(decision(observed=(proposal("narrow", of_job=True),), verdict="fail"), hook="prolog"))
     assert kinds(steps) == [sp.NOTE]
     assert steps[0].why == "observe mode: would drain for NVL-STORM gpu3"
 
 
 def test_R40_monitor_trouble_may_drain_but_never_fails_a_job_nor_names_a_gpu() -> None:
     hung = finding("MON-ENGINE-HUNG", klass="monitor", entity="monitor:engine")
-    inp = given(decision(proposal("drain", hung, of_job=True)), hook="prolog", policy=NARROW)
+    inp = given(decision(proposal("narrow", hung, of_job=True)), hook="prolog", policy=NARROW)
     steps = plan(inp)
     assert kinds(steps) == [sp.DRAIN]
     assert steps[0].reason.startswith("nvhc: MON-ENGINE-HUNG engine: is bad")
-    smuggled = proposal("drain", hung, of_job=True)._replace(uuid=uuid(3))
+    smuggled = proposal("narrow", hung, of_job=True)._replace(uuid=uuid(3))
     assert kinds(plan(given(decision(smuggled), hook="prolog", policy=NARROW))) == [sp.DRAIN]
 
 
@@ -410,7 +441,7 @@ def test_notify_and_note() -> None:
 
 def test_reason_findings_are_those_that_drain() -> None:
     lost = finding("GPU-LOST", 6)
-    both = decision(proposal("drain", finding()), proposal("drain", lost), proposal("notify", finding("XID-OTHER", 1)))
+    both = decision(proposal("narrow", finding()), proposal("narrow", lost), proposal("notify", finding("XID-OTHER", 1)))
     assert reason_findings(given(both, policy=NARROW)) == (lost,)
     assert reason_findings(given(decision(proposal("notify")))) == ()
 
@@ -426,7 +457,7 @@ def proposals(draw: st.DrawFn) -> Any:
     n = draw(st.integers(0, 7))
     found = []
     for _ in range(draw(st.integers(1, 2))):
-        idents = tuple(draw(st.lists(st.sampled_from(["e1", "e2", "e3"]), max_size=2)))
+        idents = tuple(draw(st.lists(st.sampled_from(["GPU-x|79|49", "GPU-x|79|50", "GPU-x|79|51"]), max_size=2)))
         found.append(finding("MON-READER", klass="monitor", entity="monitor:reader") if monitor else finding(draw(CODES), n, idents))
     return proposal(draw(st.sampled_from(["narrow", "drain", "notify", "note"])), *found, of_job=draw(st.booleans()))
 
@@ -451,9 +482,9 @@ def inputs(draw: st.DrawFn) -> PlanInput:
         node_state=draw(st.one_of(st.none(), states)),
         exclusions=excluded(*draw(st.lists(st.integers(0, 7), max_size=2))),
         own=draw(
-            st.one_of(st.none(), st.builds(OwnDrain, st.just("nvhc: ours"), st.just(T0), st.booleans(), st.just((KEY,)), st.just(("e1",))))
+            st.one_of(st.none(), st.builds(OwnDrain, st.just("nvhc: ours"), st.just(T0), st.booleans(), st.just((KEY,)), st.just(("GPU-x|79|49",))))
         ),
-        intents=draw(st.sampled_from([(), (Intent("drain", "nvhc: i1", T0, (KEY,), ("e2",)),)])),
+        intents=draw(st.sampled_from([(), (Intent("drain", "nvhc: i1", T0, (KEY,), ("GPU-x|79|50",)),)])),
         policy=policy(
             Narrow(draw(st.booleans()), draw(st.integers(1, 3)), draw(st.integers(0, 3)), draw(st.sampled_from(["any", "single_task"]))),
             Drain(extend=draw(st.booleans()), resume=draw(st.sampled_from(["off", "own"])), max_length=draw(st.sampled_from([30, 250]))),

@@ -66,6 +66,32 @@ def test_explain_a_gpu_by_any_name(site: Site):
     assert site.nvhc_json("explain", "gpu4")["verdict"] == "ok"
 
 
+def test_a_name_pasted_from_a_reason_is_understood(site: Site):
+    uuid = site.nvhc_json("explain", "gpu3", code=1)["what"].split()[1]
+    for name in (f"{uuid[:12]}…", f"{uuid[:12]}..."):
+        assert uuid in site.nvhc("explain", name, code=1)
+
+
+def test_explain_the_node_finds_a_fault_behind_clean_runs_and_says_when_it_cuts(tmp_path: Path):
+    site = Site(tmp_path)
+    site.hook("prolog", 1)
+    fault, clean = site.last("prolog")._replace(job_id="77", verdict="fail", id=0), site.last("prolog")._replace(id=0)
+    with site.ledger() as ledger:
+        ledger.record_run(fault)
+        for _ in range(60):
+            ledger.record_run(clean)
+    found = site.nvhc_json("explain", "n1", code=1)
+    assert ([run["job_id"] for run in found["runs"]], found["cut"]) == (["77"], False)
+    assert "newest" not in site.nvhc("explain", "n1", code=1)
+    with site.ledger() as ledger:
+        for _ in range(50):
+            ledger.record_run(fault)
+    found = site.nvhc_json("explain", "n1", code=1)
+    assert (len(found["runs"]), found["cut"]) == (50, True)
+    assert "only the newest 50 runs are shown" in site.nvhc("explain", "n1", code=1)
+    assert site.nvhc_json("explain", "gpu0")["cut"] is True
+
+
 def test_explain_the_node_and_nonsense(site: Site):
     assert "NVL-STORM" in site.nvhc("explain", "n1", code=1)
     assert "neither a job id" in site.nvhc("explain", "nonsense", code=2)
@@ -130,6 +156,72 @@ def test_policy_check_and_show(site: Site, tmp_path: Path):
     assert "$defs" in site.nvhc_json("policy", "show", "--schema")
 
 
+def test_policy_show_beside_a_broken_file_shows_what_is_in_force(tmp_path: Path):
+    site = Site(tmp_path, policy={"reread_wait": "3s"})
+    site.hook("prolog", 1)
+    good = site.nvhc_json("policy", "show")
+    site.config.write_text("schema: 1\nrules:\n  nvl_strom: {mode: enforce}\n")
+    done = site.command("policy", "show", "--json")
+    assert (done.returncode, json.loads(done.stdout)) == (0, good)
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"warning: {site.config}, line 3")
+    assert "the last good policy" in line
+    done = site.command("policy", "show")
+    assert (done.returncode, "reread_wait_s: 3.0" in done.stdout, done.stderr) == (0, True, line + "\n")
+    # What looked first has not taken the news from the hooks.
+    assert not (tmp_path / "state" / "n1" / "policy.rejected.json").exists()
+
+
+def test_policy_check_names_launchers_that_are_too_quick(tmp_path: Path):
+    site = Site(tmp_path)
+    lib = ("--libdir", str(tmp_path / "lib"))
+    site.nvhc("hooks", "install", *lib)
+    assert site.nvhc_json("policy", "check", *lib)["warnings"] == []
+    site.write_policy({"partitions": {"big": {"budgets": {"epilog": "30s"}}}})
+    done = site.command("policy", "check", *lib)
+    assert (done.returncode, "ok, policy" in done.stdout, len(done.stderr.splitlines())) == (0, True, 1)
+    assert "nvhc-epilog.sh ends its hook after 21 s, and this policy's budget needs 31 s" in done.stderr
+    site.nvhc("hooks", "install", *lib)
+    assert site.nvhc_json("policy", "check", *lib)["warnings"] == []
+
+
+def test_hooks_install_succeeds_with_warnings_on_stderr(tmp_path: Path):
+    site = Site(tmp_path)
+    words = ("hooks", "install", "--libdir", str(tmp_path / "lib"))
+    done = site.command(*words)
+    assert done.returncode == 0
+    assert "warning: SchedulerParameters has no nohold_on_prolog_fail" in done.stderr
+    assert "warning" not in done.stdout
+    assert done.stdout.index(f"clush -a 'test -x {tmp_path}/lib/nvhc-prolog.sh'") < done.stdout.index("Prolog=")
+    assert site.nvhc_json(*words)["warnings"]
+    assert site.command("hooks", "remove", "--libdir", str(tmp_path / "lib"), "--purge", "--state", str(tmp_path)).returncode == 0
+
+
+def test_scontrol_that_is_not_there_is_said_before_it_is_needed(tmp_path: Path):
+    site = Site(tmp_path)
+    assert "MON-SLURM" not in site.nvhc("check")
+    (tmp_path / "scontrol").unlink()
+    found = site.nvhc_json("check", code=1)
+    (finding,) = [f for f in found["findings"] if f["code"] == "MON-SLURM"]
+    assert (finding["verdict"], found["verdict"]) == ("warn", "warn")
+    assert "slurm.bin_dir" in finding["message"]
+    assert "scontrol" in site.command("hooks", "install", "--libdir", str(tmp_path / "lib")).stderr
+
+
+def test_the_kill_switch_shows(site: Site, tmp_path: Path):
+    off = tmp_path / "off"
+    switch = ("--kill-switch", str(off))
+    assert site.nvhc_json("status", *switch)["hooks_off"] is None
+    assert "OFF" not in site.nvhc("status", *switch) + site.nvhc("check", *switch)
+    off.touch()
+    os.utime(off, (0, 1_700_000_000))
+    line = f"hooks are OFF since 2023-11-14T22:13:20Z: {off} exists"
+    assert line in site.nvhc("status", *switch, code=1)
+    assert line in site.nvhc("check", *switch)
+    assert site.nvhc_json("status", *switch, code=1)["hooks_off"] == {"file": str(off), "since": "2023-11-14T22:13:20Z"}
+    assert site.nvhc_json("check", *switch)["hooks_off"]["file"] == str(off)
+
+
 def test_replay_exit_codes(tmp_path: Path):
     good = Path(__file__).parent.parent / "etc" / "demo" / "drain.yaml"
     assert nvhc("replay", str(good)).returncode == 0
@@ -165,6 +257,20 @@ def test_excluded_gpus_are_listed_and_released(tmp_path: Path):
     assert "is not excluded" in site.nvhc("gpu", "release", "gpu1", code=2)
     assert "released" in site.nvhc("gpu", "release", "gpu2")
     assert site.nvhc_json("gpu", "list")["exclusions"] == []
+
+
+def test_a_gpu_that_was_taken_out_can_be_forgotten(tmp_path: Path):
+    site = Site(tmp_path)
+    site.hook("health_check")
+    with site.edit() as world:
+        world.lose("g5", on_pci=False)
+    site.hook("health_check")
+    assert "GPU-LOST" in {f.code for f in site.last("health_check").findings}
+    assert "forgot GPU-" in site.nvhc("gpu", "forget", "gpu5")
+    site.hook("health_check")
+    assert "GPU-LOST" not in {f.code for f in site.last("health_check").findings}
+    said = site.nvhc("gpu", "forget", "gpu5", code=2)
+    assert "is no GPU that this node knows (known: gpu0 GPU-" in said
 
 
 def test_output_into_a_closed_pipe(site: Site):

@@ -63,6 +63,12 @@ def test_driver_reload_clears_volatile_counters_but_not_lifetime_ones():
     assert change(one, two, "remapped_rows_uncorrectable")[4:6] == (ch.EXACT, 2)
 
 
+def test_a_driver_load_that_moves_by_a_clock_correction_is_the_same_load():
+    one = snapshot(gpu(0, ecc_dbe_volatile=3), driver_loaded_ns=T0 - DAY_NS)
+    two = later(one, 60, gpu(0, ecc_dbe_volatile=3), driver_loaded_ns=T0 - DAY_NS + 551)
+    assert change(one, two, "ecc_dbe_volatile")[4:6] == (ch.EXACT, 0)
+
+
 def test_counters_that_nothing_clears_or_that_may_fall_are_unknown_when_lower():
     one = snapshot(gpu(0, ecc_dbe_aggregate=9, remapped_rows_correctable=4))
     two = later(one, 60, gpu(0, ecc_dbe_aggregate=8, remapped_rows_correctable=3))

@@ -45,6 +45,19 @@ def fields_page() -> str:
         lines.append(
             f"| `{field.name}` | {ids} | {field.scope} | {field.kind} | {field.unit or '-'} | {field.label} | {cleared} | {field.generations} |"
         )
+    lines += [
+        "",
+        "## Known not to exist",
+        "",
+        "On these models (NVML's name, as a shell pattern) a reading that is blank means that it does not apply;",
+        "elsewhere a blank reading of a rule's field makes the GPU *unknown*.",
+        "",
+        "| fields | not on |",
+        "|---|---|",
+    ]
+    for patterns in dict.fromkeys(f.absent_on for f in fields.ALL if f.absent_on):
+        names = ", ".join(f"`{f.name}`" for f in fields.ALL if f.absent_on == patterns)
+        lines.append(f"| {names} | {', '.join(f'`{p}`' for p in patterns)} |")
     return "\n".join(lines) + "\n"
 
 

@@ -48,7 +48,7 @@ def launcher(name: str, seconds: int) -> Launcher:
 def settings(**more: str) -> dict[str, tuple[str, ...]]:
     known = {
         "prolog": f"{LIB}/nvhc-prolog.sh", "epilog": f"{LIB}/nvhc-epilog.sh", "healthcheckprogram": f"{LIB}/nvhc-health-check.sh",
-        "prologflags": "Alloc", "healthcheckinterval": "300",
+        "prologflags": "Alloc", "healthcheckinterval": "300", "schedulerparameters": "bf_interval=30,nohold_on_prolog_fail",
     }  # fmt: skip
     return {key: (value,) for key, value in {**known, **more}.items() if value}
 

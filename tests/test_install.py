@@ -16,17 +16,21 @@ from slurm_nvhc.hooks import install as inst
 from slurm_nvhc.hooks import slurm_conf
 from slurm_nvhc.policy.compiled import Budgets
 
+PLAIN = "ClusterName=c\nSchedulerParameters=bf_interval=30,nohold_on_prolog_fail\n"  # nothing to warn of
 NAMES = {"nvhc-prolog.sh", "nvhc-epilog.sh", "nvhc-health-check.sh", "nvhc-task-prolog.sh"}
 
 
 @pytest.fixture
 def options(tmp_path: Path) -> inst.Options:
     conf = tmp_path / "slurm.conf"
-    conf.write_text("ClusterName=c\n")
+    conf.write_text(PLAIN)
+    bin_dir = tmp_path / "bin"
+    bin_dir.mkdir()
+    (bin_dir / "scontrol").touch(mode=0o755)
     return inst.Options(
         libdir=str(tmp_path / "usr" / "libexec" / "nvhc"), config=str(tmp_path / "etc" / "nvhc" / "policy.yaml"),
         state=str(tmp_path / "var" / "nvhc"), run=str(tmp_path / "run" / "nvhc"), slurm_conf=str(conf),
-        kill_switch=str(tmp_path / "etc" / "nvhc" / "disabled"),
+        kill_switch=str(tmp_path / "etc" / "nvhc" / "disabled"), bin_dir=str(bin_dir),
     )  # fmt: skip
 
 
@@ -81,7 +85,7 @@ def test_keeps_an_existing_policy_and_says_so(options: inst.Options) -> None:
 
 def test_dry_run_writes_nothing(options: inst.Options, tmp_path: Path) -> None:
     report = inst.install(options._replace(dry_run=True))
-    assert os.listdir(tmp_path) == ["slurm.conf"]
+    assert sorted(os.listdir(tmp_path)) == ["bin", "slurm.conf"]
     assert any("nvhc-prolog.sh" in sentence for sentence in report.done)
     assert report.lines
 
@@ -144,16 +148,55 @@ def lines(options: inst.Options) -> dict[str, bool]:
 
 def test_slurm_conf_lines(options: inst.Options) -> None:
     lib = options.libdir
+    conf(options, "")
     assert lines(options) == dict.fromkeys(
         (
             f"Prolog={lib}/nvhc-prolog.sh", f"Epilog={lib}/nvhc-epilog.sh", "PrologFlags=Alloc",
             f"HealthCheckProgram={lib}/nvhc-health-check.sh", "HealthCheckInterval=300", "HealthCheckNodeState=ANY",
+            "SchedulerParameters=nohold_on_prolog_fail",
         ),
         False,
     )  # fmt: skip
     assert f"TaskProlog={lib}/nvhc-task-prolog.sh" in lines(options._replace(narrowing=True))
     conf(options, "\n".join(lines(options)))
     assert set(lines(options).values()) == {True}
+
+
+def test_scheduler_parameters_are_extended_not_replaced(options: inst.Options) -> None:
+    conf(options, "SchedulerParameters=bf_interval=30,defer\n")
+    assert lines(options)["SchedulerParameters=bf_interval=30,defer,nohold_on_prolog_fail"] is False
+    conf(options, "schedulerparameters = defer,NoHold_on_prolog_fail\n")
+    assert [present for text, present in lines(options).items() if text.startswith("SchedulerParameters")] == [True]
+
+
+def test_what_must_be_so_before_the_lines(options: inst.Options) -> None:
+    *sentences, command = inst.install(options._replace(libdir=options.libdir + "/it's")).before
+    assert "EVERY node" in " ".join(sentences)
+    assert "fails every job" in " ".join(sentences)
+    shown = subprocess.run(["/bin/sh", "-c", 'clush() { sh -c "$2"; }; ' + command], env={"PATH": "/usr/bin:/bin"})
+    assert shown.returncode == 0
+    os.unlink(options.libdir + "/it's/nvhc-prolog.sh")
+    shown = subprocess.run(["/bin/sh", "-c", 'clush() { sh -c "$2"; }; ' + command], env={"PATH": "/usr/bin:/bin"})
+    assert shown.returncode == 1
+
+
+@pytest.mark.parametrize("bin_dir", ["{tmp}/nowhere", "{tmp}", "bin"])
+def test_warns_when_scontrol_is_not_where_the_policy_says(options: inst.Options, tmp_path: Path, bin_dir: str) -> None:
+    (tmp_path / "scontrol").touch(mode=0o644)
+    (warning,) = [w for w in inst.install(options._replace(bin_dir=bin_dir.format(tmp=tmp_path))).warnings if "scontrol" in w]
+    assert "slurm.bin_dir" in warning
+    assert not [w for w in inst.install(options).warnings if "scontrol" in w]
+
+
+def test_launchers_written_for_smaller_budgets_are_named(options: inst.Options) -> None:
+    assert inst.too_short(options.libdir, Budgets()) == ()  # not installed
+    inst.install(options)
+    assert inst.too_short(options.libdir, Budgets(prolog_s=7.0)) == ()
+    (said,) = inst.too_short(options.libdir, Budgets(prolog_s=8.1))
+    assert said.startswith(f"{options.libdir}/nvhc-prolog.sh ends its hook after 9 s, and this policy's budget needs 10 s")
+    assert "hooks install" in said
+    inst.remove(options, no_answer)  # stubs have no deadline
+    assert inst.too_short(options.libdir, Budgets(prolog_s=99.0)) == ()
 
 
 def test_prolog_flags_are_extended_not_replaced(options: inst.Options) -> None:
@@ -175,6 +218,8 @@ def test_prolog_flags_are_extended_not_replaced(options: inst.Options) -> None:
         ("PrologEpilogTimeout=10", "PrologEpilogTimeout=10 is not above our 21 s"),
         ("MessageTimeout=5", "MessageTimeout=5"),
         ("PrologFlags=RunInJob", "RunInJob"),
+        ("SchedulerParameters=defer", "has no nohold_on_prolog_fail"),
+        ("", "has no nohold_on_prolog_fail"),
     ],
 )
 def test_warnings_about_slurm_conf(options: inst.Options, text: str, words: str) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_compare import gpu_readings
 
-from slurm_nvhc.judge import accept
+from slurm_nvhc.model import settled
 from slurm_nvhc.model.protective import Exclusion
 from slurm_nvhc.model.reading import BLANK, NOT_SUPPORTED, NoData
 from slurm_nvhc.model.snapshot import PciGpu, Trouble
@@ -17,6 +17,7 @@ REMAP = rule("remap", "row_remap_failure", fail=Level(value_is=(1,)), finding="M
 LOST = rule("lost", kind="presence", finding="GPU-LOST", warn=Level(lost=True), fail=Level(lost=True, consecutive=2, witness=True))
 DOWN = rule("down", "nvlink_state", fail=Level(went_down=True, consecutive=2, spacing_s=60), warn=Level(went_down=True), finding="NVL-DOWN")
 STICKY = rule("fatal", kind="event", fail=Level(xid=(79,)), sticky=True, finding="XID-FATAL")
+GSP = rule("gsp", kind="event", fail=Level(xid=(119,)), sticky=True, finding="XID-FATAL")
 APP = rule("app", kind="event", warn=Level(xid=(13, 31)), finding="XID-APP", action="note")
 
 
@@ -64,6 +65,22 @@ def test_a_lower_bound_after_a_reset_leads_to_what_the_rule_allows(after_reset, 
     assert verdicts(got)[("NVL-REPLAY", uuid(0))] == verdict
     assert got.findings[0].evidence.bound == "at_least"
     assert verdicts(got)[("COUNTER-RESET", uuid(0))] == "ok"
+
+
+def test_growth_that_two_hooks_see_is_one_occurrence():
+    twice = policy(rule("pcie", "pcie_replay", fail=Level(increase_at_least=1, hits=2, within_s=86400.0)))
+    before = snapshot(gpu(0, pcie_replay=0))
+    now = later(before, 60, gpu(0, pcie_replay=1))
+    watched = run("health_check", now, twice, before, key="watch")
+    assert run("epilog", now, twice, before, watched.memory, gpus=(0,), key="job").decision.verdict == "ok"
+    more = later(now, 60, gpu(0, pcie_replay=2))
+    assert run("epilog", more, twice, before, watched.memory, gpus=(0,), key="job").decision.verdict == "fail"
+
+
+def test_blank_where_the_model_has_no_such_thing_is_no_lack_of_data():
+    for model, verdict in (("Tesla V100-SXM2-32GB", "ok"), ("NVIDIA H100 80GB HBM3", "unknown")):
+        got = run("prolog", snapshot(gpu(0, row_remap_failure=NoData(BLANK), model=model)), policy(REMAP), gpus=(0,))
+        assert got.decision.verdict == verdict
 
 
 def test_eight_resets_are_one_note():
@@ -200,6 +217,63 @@ def test_a_lost_gpu_warns_once_and_fails_on_the_second_look_or_with_a_witness():
     assert verdicts(run("health_check", dead, policy(LOST), known=known)) == {("GPU-LOST", uuid(1)): "fail"}
 
 
+def test_a_gpu_is_not_missed_while_the_engine_may_be_starting():
+    known = (gpu(0).identity, gpu(1).identity)
+    patient = policy(LOST._replace(fail=(Level(lost=True, consecutive=2, witness=True, settle_s=300),)))
+    booting = snapshot(gpu(0), pci_gpus=tuple(PciGpu(i.pci) for i in known), uptime_s=40)
+    one = run("health_check", booting, patient, known=known)
+    two = run("health_check", later(booting, 90), patient, known=known, memory=one.memory)
+    assert (one.decision.verdict, two.decision.verdict, two.second_look) == ("warn", "warn", False)
+    dead = booting._replace(pci_gpus=(PciGpu(known[0].pci), PciGpu(known[1].pci, responds=False)))
+    assert run("health_check", dead, patient, known=known).decision.verdict == "fail", "a witness speaks at once"
+
+
+def test_two_looks_at_the_same_moment_are_one():
+    known = (gpu(0).identity, gpu(1).identity)
+    alone = snapshot(gpu(0), pci_gpus=tuple(PciGpu(i.pci) for i in known))
+    one = run("prolog", alone, policy(LOST), gpus=(0, 1), known=known)
+    for seconds, verdict in ((0, "warn"), (0.001, "warn"), (2, "fail")):
+        again = run("prolog", later(alone, seconds), policy(LOST), gpus=(0, 1), known=known, memory=one.memory)
+        assert again.decision.verdict == verdict
+
+
+def test_gpus_that_left_the_bus_are_lost_even_when_none_is_left():
+    known = tuple(gpu(n).identity for n in range(2))
+    gone = snapshot(gpus={}, pci_gpus=())
+    assert set(verdicts(run("health_check", gone, policy(LOST), known=known)).values()) == {"fail"}
+    fresh = run("health_check", gone, policy(LOST, expect=Expect(gpus=8)))
+    assert verdicts(fresh) == {("GPU-LOST", "node"): "fail"}
+    hung = snapshot(gpus=None, pci_gpus=(PciGpu(known[0].pci),))
+    assert verdicts(run("health_check", hung, policy(LOST), known=known)) == {("GPU-LOST", uuid(1)): "fail"}
+
+
+def test_a_disabled_link_went_down_only_if_it_was_up():
+    disabled = snapshot(with_link(gpu(0), 1, nvlink_state="disabled"))
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True)), expect=Expect(links=2))
+    assert run("health_check", disabled, rules).decision.verdict == "ok"
+    up = run("health_check", snapshot(gpu(0)), rules)
+    assert run("health_check", disabled, rules, memory=up.memory).decision.verdict == "fail"
+
+
+def test_trouble_is_counted_per_hook_and_once_per_run():
+    memory: dict = {}
+    gres = snapshot(gpu(0), troubles=(Trouble("MON-GRES", "gres", "no File list"),))
+    actions = []
+    for n in range(3):
+        for _look in range(2):
+            got = run("prolog", later(gres, n), policy(), gpus=(0,), memory=memory, run_id=f"run{n}")
+            memory = got.memory
+        actions.append([p.action for p in got.decision.proposals])
+        memory = run("health_check", snapshot(gpu(0)), policy(), memory=memory, run_id=f"hc{n}").memory
+    assert actions == [[], [], ["notify"]]
+
+
+def test_what_concerns_the_job_comes_first_and_in_the_order_of_gpus():
+    two = snapshot(*(gpu(n, row_remap_failure=1) for n in (1, 5, 6)))
+    got = run("prolog", two, policy(REMAP), gpus=(6,))
+    assert [f.entity for f in got.findings] == [uuid(6), uuid(1), uuid(5)]
+
+
 def test_a_gpu_only_the_bus_knows_is_named_by_its_address():
     alone = snapshot(gpu(0), pci_gpus=(PciGpu(gpu(0).identity.pci), PciGpu("0000:5e:00.0")))
     one = run("health_check", alone, policy(LOST))
@@ -216,8 +290,13 @@ def test_too_few_gpus_without_knowing_which():
 
 
 def test_no_listing_convicts_no_gpu():
-    blind = snapshot(gpus=None, troubles=(Trouble("MON-ENGINE-HUNG", "engine", "no answer"),))
     known = (gpu(0).identity, gpu(1).identity)
+    bus = tuple(PciGpu(i.pci) for i in known)
+    blind = snapshot(gpus=None, pci_gpus=bus, troubles=(Trouble("MON-ENGINE-HUNG", "engine", "no answer"),))
+    assert verdicts(run("epilog", blind._replace(pci_gpus=None), policy(LOST), gpus=(0,), known=known)).keys() == {
+        ("MON-ENGINE-HUNG", "monitor:engine"),
+        ("NO-BASELINE", "node"),
+    }
     got = run("epilog", blind, policy(LOST, REPLAY, REMAP), snapshot(gpu(0)), gpus=(0,), known=known)
     assert verdicts(got) == {("MON-ENGINE-HUNG", "monitor:engine"): "unknown"}
     assert got.decision.proposals == ()
@@ -259,12 +338,80 @@ def test_a_sticky_event_is_remembered_until_somebody_settles_it():
     assert verdicts(one) == {("XID-FATAL", uuid(1)): "fail"}
     later_on = run("prolog", snapshot(gpu(1)), policy(STICKY), memory=one.memory, gpus=(1,))  # the log was read before
     assert later_on.decision.verdict == "fail"
-    settled = accept(one.memory, one.findings[0].idents, T0)
-    assert run("prolog", seen, policy(STICKY), memory=settled, gpus=(1,)).decision.verdict == "ok"
+    done = settled.table(one.findings[0].idents)
+    assert run("prolog", seen, policy(STICKY), memory=one.memory, gpus=(1,), settled=done).decision.verdict == "ok"
+    assert run("prolog", seen, policy(STICKY), gpus=(1,), settled=done).decision.verdict == "ok", "the ledger was lost, the log is read anew"
+    before = snapshot(gpu(1))
+    mid_job = later(before, 60, events=(xid(79, 1, T0 + 9),))
+    found = run("health_check", mid_job, policy(STICKY), before)
+    done = settled.table(found.findings[0].idents)
+    assert run("epilog", mid_job, policy(STICKY), before, gpus=(1,), settled=done).decision.verdict == "ok"
+    again = later(before, 120, events=(xid(79, 1, T0 + 90 * 10**9),))
+    assert run("epilog", again, policy(STICKY), before, gpus=(1,), settled=done).decision.verdict == "fail", "a new occurrence"
+    assert run("health_check", again, policy(STICKY), before, settled=done).decision.verdict == "fail"
     rebooted = run("prolog", snapshot(gpu(1), boot="boot-2"), policy(STICKY), memory=one.memory, gpus=(1,))
     assert rebooted.decision.verdict == "ok"
     reloaded = run("prolog", snapshot(gpu(1), driver_loaded_ns=T0 - 5), policy(STICKY), memory=one.memory, gpus=(1,))
     assert reloaded.decision.verdict == "ok"
+    for reset_ns, verdict in ((T0 - DAY_NS, "ok"), (T0 - 2 * DAY_NS, "fail")):
+        got = run("prolog", snapshot(gpu(1)), policy(STICKY), memory=one.memory, gpus=(1,), reset_since={uuid(1): reset_ns})
+        assert got.decision.verdict == verdict
+
+
+def test_many_occurrences_are_one_open_row_and_one_finding():
+    memory = {}
+    for hour in range(3):
+        events = tuple(xid(119, 1, T0 + (hour * 3600 + n) * 10**9) for n in range(400))
+        got = run("health_check", later(snapshot(gpu(1)), 3600 * (hour + 1), events=events), policy(GSP), memory=memory)
+        memory = got.memory
+        assert [len(f.idents) for f in got.findings] == [1]
+    assert len(memory["open"]) == 1
+    assert "x1200" in got.findings[0].message
+    repeated = run("health_check", later(snapshot(gpu(1)), 3600 * 3, events=events), policy(GSP), memory=memory)
+    assert "x1200" in repeated.findings[0].message, "a log that is read again is not counted again"
+
+
+def test_an_event_seen_in_the_observe_week_is_not_drained_for_later():
+    seen = snapshot(gpu(1), events=(xid(79, 1, T0 - 60 * 10**9),))
+    week_one = run("health_check", seen, policy(STICKY, mode="observe"))
+    enforced = run("prolog", later(snapshot(gpu(1)), 5 * 86400), policy(STICKY), memory=week_one.memory, gpus=(1,))
+    assert (enforced.decision.proposals, len(enforced.decision.observed)) == ((), 1)
+    assert "logged 20" in enforced.findings[0].message
+    new = later(snapshot(gpu(1)), 5 * 86400, events=(xid(79, 1, T0 + 4 * DAY_NS),))
+    assert len(run("prolog", new, policy(STICKY), memory=week_one.memory, gpus=(1,)).decision.proposals) == 1
+
+
+def test_a_contained_error_stays_contained_for_later_hooks():
+    fatal = rule("ecc", kind="event", warn=Level(xid=(48,)), fail=Level(xid=(48,), unless_xid=(94,)), sticky=True, finding="MEM-UNCORRECTABLE")
+    both = snapshot(gpu(1), events=(xid(48, 1, T0 - 5 * 10**9), xid(94, 1, T0 - 4 * 10**9)))
+    one = run("health_check", both, policy(fatal))
+    assert verdicts(one) == {("MEM-UNCORRECTABLE", uuid(1)): "warn"}
+    assert run("prolog", snapshot(gpu(1)), policy(fatal), memory=one.memory, gpus=(1,)).decision.verdict == "warn"
+    split = run("health_check", snapshot(gpu(1), events=both.events[:1]), policy(fatal))
+    assert split.decision.verdict == "fail"
+    apart = snapshot(gpu(1), events=(xid(94, 1, T0 - 6 * DAY_NS), xid(48, 1, T0 - 5 * 10**9)))
+    assert run("health_check", apart, policy(fatal)).decision.verdict == "fail"
+
+
+def test_kernel_events_read_from_the_windows_place_are_in_it_whatever_their_stamp():
+    before = snapshot(gpu(1))
+    for at_ns in (T0 - 30 * 10**9, T0, T0 + 61 * 10**9):
+        now = later(before, 60, events=(xid(31, 1, at_ns),))
+        assert run("epilog", now, policy(APP), before, gpus=(1,), events_are_new=True).decision.verdict == "warn"
+
+
+def test_an_engine_event_that_comes_late_is_taken_once_by_health_checks():
+    def engine_xid(at_ns):
+        return xid(31, 1, at_ns)._replace(source="engine", ident=f"dcgm:{at_ns}")
+
+    before = snapshot(gpu(1))
+    first = run("health_check", later(before, 60, events=(engine_xid(T0 + 5),)), policy(APP), before, run_id="a")
+    assert first.decision.verdict == "warn"
+    look_again = run("health_check", later(before, 62, events=(engine_xid(T0 + 5),)), policy(APP), before, first.memory, run_id="a")
+    assert look_again.decision.verdict == "warn", "a second look of the same run"
+    late = later(before, 120, events=(engine_xid(T0 + 5), engine_xid(T0 - 9)))
+    got = run("health_check", late, policy(APP), later(before, 60), first.memory, run_id="b")
+    assert [f.evidence.at_ns for f in got.findings] == [T0 - 9]
 
 
 def test_a_sticky_event_before_the_job_is_not_blamed_on_it():

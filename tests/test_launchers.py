@@ -174,6 +174,16 @@ def test_broken_interpreter_is_logged_and_harmless(bench: Bench, what: str) -> N
     if what != "empty":  # the shell takes an empty file for a program that does nothing
         assert bench.logged().count("\n") == 1
         assert "prolog: " in bench.logged()
+    if what in ("missing", "not executable", "a directory", "bad shebang"):
+        assert f"the interpreter {bench.python} is missing or can not be run" in bench.logged()
+
+
+def test_the_interpreter_is_looked_at_only_under_the_deadline(bench: Bench) -> None:
+    # Asking whether a file on a stuck shared file system exists may never return.
+    bench.launcher()
+    using = [line.split("#")[0].strip() for line in (bench.root / "nvhc-prolog.sh").read_text().splitlines() if "$PYTHON" in line]
+    assert [line.split()[0] for line in using] == ["timeout", "126"]
+    assert "meaning=" in using[1]
 
 
 @pytest.mark.parametrize("name", HOOKS)

@@ -151,6 +151,12 @@ def test_rules_over_events_and_presence() -> None:
         ("{field: 429, fail: {rate_above: 8/day}}", "is not a rate"),
         ("{field: 429, fail: {rate_above: -8/min}}", "must not be negative"),
         ("{field: 429, fail: {rate_above: 1e3}}", "write 1000 or 1.0e+3"),
+        ("{field: 429, fail: {increase_above: 0x1F}}", "increase_above: hexadecimal is for bits_any only (write 31)"),
+        ("{field: 150, fail: {value_is: [90, 0x5f]}}", "value_is[1]: hexadecimal is for bits_any only (write 95)"),
+        ("{field: 0x1ad, fail: {increase_above: 0}}", "field: hexadecimal is for bits_any only (write 429)"),
+        ("{field: 112, fail: {bits_any: '0x40'}}", "unknown bit 0x40 (write a mask without quotes)"),
+        ("{finding: nvl-strom, field: 429, fail: {increase_above: 0}}", "unknown finding code nvl-strom (did you mean NVL-STORM?)"),
+        ("{finding: QQQ, field: 429, fail: {increase_above: 0}}", "unknown finding code QQQ (docs/findings.md lists the codes)"),
         ("{field: 241, fail: {share_above: 0.1}}", "write it in per cent"),
         ("{field: 241, fail: {share_above: 120%}}", "below 100%"),
         ("{field: 429, fail: {increase_above: 0, hits: 6, of_last: 5}}", "6 hits can not be in the last 5 jobs"),
@@ -201,6 +207,8 @@ def test_r77_a_misspelt_key_is_named_with_line_and_nearest_name() -> None:
         ("budgets: {prolog: 0s}", "key budgets.prolog: 0s is too small (the least is 1s)"),
         ("budgets: {prolog: -8}", "must not be negative"),
         ("budgets: {epilog: 3h}", "too large (the most is 600s)"),
+        ("budgets: {health_check: 51s}", "key budgets.health_check: 51s is too large (the most is 50s)"),
+        ("budgets: {registration: 51s}", "too large (the most is 50s)"),
         ("narrow: {enabled: yes}", "write true or false"),
         ("narrow: {min_gpus: 0}", "too small"),
         ("monitor: {action: narrow}", "narrow is not one of drain, none, note, notify"),
@@ -233,7 +241,7 @@ monitor: {action: drain, after: 1h, drain_after_runs: 2}
 engine: {backend: sim, world: /tmp/world.json, timeout: 500ms}
 slurm: {bin_dir: /opt/slurm/bin, job_gpus: minor, timeout: 2}
 drain: {extend: true, resume: own, max_length: 100}
-budgets: {prolog: 5s, registration: 1m}
+budgets: {prolog: 5s, registration: 50s}
 record: {keep: 7d}
 reread_wait: 1s
 """
@@ -245,7 +253,7 @@ reread_wait: 1s
     assert got.engine == compiled.Engine("sim", "", "/tmp/world.json", 0.5)
     assert got.slurm == compiled.Slurm("/opt/slurm/bin", "", "minor", 2.0)
     assert got.drain == compiled.Drain("", 100, True, "own", 3)
-    assert got.budgets == compiled.Budgets(5.0, 20.0, 30.0, 60.0)
+    assert got.budgets == compiled.Budgets(5.0, 20.0, 30.0, 50.0)
     assert got.record == compiled.Record(7.0)
     assert got.reread_wait_s == 1.0
 

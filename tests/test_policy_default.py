@@ -24,10 +24,10 @@ def test_every_rule_has_unit_source_and_why(rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("mode", "action", "names"),
     [
-        ("enforce", "drain", ["gpu_lost", "xid_off_bus", "xid_gsp", "recovery_action", "row_remap_failure", "sram_threshold",
-                              "ecc_uncorrectable",
-                              "xid_ecc", "retired_pages", "nvl_down", "xid_nvlink", "fabric_state", "fabric_error"]),
-        ("observe", "drain", ["xid_contained", "nvl_storm", "nvl_replay", "nvl_recovery", "nvl_crc", "pcie_width"]),
+        ("enforce", "drain", ["gpu_lost", "xid_off_bus", "xid_gsp", "recovery_action", "nvl_down", "xid_nvlink", "fabric_state",
+                              "fabric_error"]),
+        ("enforce", "narrow", ["row_remap_failure", "sram_threshold", "ecc_uncorrectable", "xid_ecc", "retired_pages"]),
+        ("observe", "narrow", ["xid_contained", "nvl_storm", "nvl_replay", "nvl_recovery", "nvl_crc", "pcie_width"]),
         ("observe", "notify", ["row_remap_pending", "xid_memory", "ecc_off", "pcie_replay", "thermal_slowdown", "thermal_slowdown_now",
                                "thermal_margin", "power_brake", "power_brake_now", "xid_app_users", "xid_other"]),
         ("observe", "note", ["row_remapped", "ecc_corrected", "xid_app"]),
@@ -40,6 +40,13 @@ def test_modes_and_actions(mode: str, action: str, names: list[str]) -> None:
     assert sorted(n for n, r in RULES.items() if (r.mode, r.action) == (mode, action)) == sorted(names)
 
 
+def test_a_fault_drains_for_certain_only_where_hiding_its_gpu_would_not_help() -> None:
+    """narrow: {enabled: true} is then all that a partition needs."""
+    for rule in RULES.values():
+        if rule.action in ("drain", "narrow"):
+            assert (rule.action == "narrow") is codes.BY_CODE[rule.finding].narrowable, rule.name
+
+
 def test_sections_are_the_built_in_defaults() -> None:
     assert POLICY.monitor == compiled.Monitor()
     assert POLICY.budgets == compiled.Budgets()
@@ -50,6 +57,9 @@ def test_sections_are_the_built_in_defaults() -> None:
 def test_thresholds_of_the_table() -> None:
     assert RULES["gpu_lost"].fail == (Level(lost=True, consecutive=2, witness=True),)
     assert RULES["nvl_down"].fail == (Level(went_down=True, consecutive=2, spacing_s=60.0, settle_s=300.0),)
+    for name in ("fabric_state", "fabric_error"):  # a fabric manager that restarts must not drain: two looks in one hook are one event
+        (level,) = RULES[name].fail
+        assert (level.consecutive, level.spacing_s, level.settle_s) == (2, 60.0, 600.0)
     assert RULES["nvl_replay"].fail == RULES["nvl_recovery"].fail == (Level(increase_at_least=3.0, hits=2, of_last=5),)
     assert RULES["nvl_storm"].fail == (Level(rate_at_least=100 / 60, increase_at_least=100.0),)
     assert RULES["nvl_crc"].fail == (Level(rate_at_least=100.0, min_window_s=60.0),)

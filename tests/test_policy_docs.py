@@ -1,4 +1,4 @@
-"""docs/policy.md: its examples compile, its tables are complete."""
+"""docs/policy.md: its examples compile, its tables are complete. `python tests/test_policy_docs.py` writes the first one anew."""
 
 from __future__ import annotations
 
@@ -14,11 +14,32 @@ from slurm_nvhc.policy import compiled, schema
 from slurm_nvhc.policy.compile import compile_policy
 from slurm_nvhc.policy.rules import NOT_FOR_RULES
 
-with open(os.path.join(os.path.dirname(__file__), "..", "docs", "policy.md"), encoding="utf-8") as _file:
+ROOT = os.path.join(os.path.dirname(__file__), "..")
+PAGE = os.path.join(ROOT, "docs", "policy.md")
+with open(PAGE, encoding="utf-8") as _file:
     TEXT = _file.read()
+with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as _file:
+    README = _file.read()
 # The first word of everything in backticks in a table.
 TABLED = {word for line in TEXT.splitlines() if line.startswith("|") for word in re.findall(r"`(\w+)[^`]*`", line)}
 EXAMPLES = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+HEAD = "| acts from day one | action | when |\n|---|---|---|\n"
+
+
+def acting() -> list[compiled.Rule]:
+    """The packaged rules that can drain or narrow as they come."""
+    rules = compiled.resolve(compile_policy(None, "")).rules.values()
+    return [rule for rule in rules if rule.mode == "enforce" and rule.fail and rule.action in ("drain", "narrow")]
+
+
+def acting_table() -> str:
+    return HEAD + "".join(f"| `{rule.name}` ({rule.finding}) | {rule.action} | {rule.text[1]} |\n" for rule in acting())
+
+
+def test_what_acts_from_day_one_is_told_completely() -> None:
+    assert acting_table() + "\n" in TEXT
+    told = README[README.index("From then on these rules") : README.index("All others observe")]
+    assert re.findall(r"`([a-z_]+)`", told) == [rule.name for rule in acting()]
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -51,3 +72,9 @@ def test_every_code_of_a_rule_is_listed() -> None:
 def test_every_key_is_described(struct: type[msgspec.Struct]) -> None:
     for key in struct.__struct_fields__:
         assert key in TABLED, key
+
+
+if __name__ == "__main__":
+    before, _, after = TEXT.partition(HEAD)
+    with open(PAGE, "w", encoding="utf-8") as page:
+        page.write(before + acting_table() + after[after.index("\n\n") + 1 :])

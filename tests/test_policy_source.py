@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from slurm_nvhc import resources
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.policy import show, source
+from slurm_nvhc.policy.compiled import Budgets
 from slurm_nvhc.policy.source import LoadedPolicy
 
 GOOD = "schema: 1\nreread_wait: 3s\npartitions: {gpu: {mode: observe}}\n"
@@ -92,14 +93,48 @@ def test_a_broken_edit_leaves_the_last_good_one_and_is_announced_once(site: Path
     assert load(site, state).first  # mended in between: news again
 
 
-def test_broken_from_the_start_means_the_packaged_policy(site: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_broken_from_the_start_means_the_packaged_rules_observing(site: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site.write_text(BROKEN)
-    got = load(site, state)
-    assert "gpu_lost" in got.policy.rules
-    assert "the packaged policy" in got.troubles[0].detail
-    never_compile(monkeypatch)
-    again = load(site, state)
-    assert (again.policy, again.first, "the packaged policy" in again.troubles[0].detail) == (got.policy, False, True)
+    got = load(site, state, "gpu")
+    assert (got.policy.mode, "gpu_lost" in got.policy.rules) == ("observe", True)
+    assert got.troubles[0].detail.endswith(f"the packaged policy {got.policy.hash} judges and only observes")
+    with monkeypatch.context() as patched:
+        never_compile(patched)
+        assert load(site, state, "gpu") == got._replace(first=False)
+    site.write_text(BROKEN + "#")
+    assert load(site, state).policy.mode == "observe"
+    site.unlink()
+    assert load(site, state) == LoadedPolicy(load(site, state / "fresh").policy)  # no file is no broken file
+    assert load(site, state).policy.mode == "enforce"
+    site.write_text(BROKEN)
+    got = load(site, state)  # and then that is what was in force before the edit
+    assert got.policy.mode == "enforce"
+    assert got.troubles[0].detail.endswith(f"the packaged policy {got.policy.hash} stays in force")
+
+
+def test_a_good_policy_ends_the_observing(site: Path, state: Path) -> None:
+    site.write_text(BROKEN)
+    load(site, state)
+    site.write_text(GOOD)
+    assert load(site, state) == LoadedPolicy(load(site, state / "fresh").policy)
+
+
+def test_a_look_by_hand_leaves_nothing(site: Path, state: Path) -> None:
+    def look() -> LoadedPolicy:
+        return source.load(str(site), str(state), "n1", "", keep=False)
+
+    assert look().policy.reread_wait_s == 3.0
+    assert not state.exists()
+    load(site, state)
+    before = {p.name: p.read_bytes() for p in state.iterdir()}
+    site.write_text(BROKEN)
+    assert look().policy.reread_wait_s == 3.0
+    assert {p.name: p.read_bytes() for p in state.iterdir()} == before
+    assert load(site, state).first  # still news to the hooks
+    site.write_text(GOOD.replace("3s", "4s"))
+    assert look().policy.reread_wait_s == 4.0
+    site.write_text(BROKEN)
+    assert not load(site, state).first
 
 
 def test_no_file_means_the_packaged_policy_without_trouble(tmp_path: Path, state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,15 +277,25 @@ def test_check_says_what_is_wrong_or_what_there_is(site: Path, tmp_path: Path) -
     assert "the whole policy is in observe mode: no rule acts" in show.check(str(site)).lines
 
 
-def test_effective_is_what_judge_sees(site: Path) -> None:
+def test_shown_is_what_judge_sees(site: Path, state: Path) -> None:
     site.write_text("schema: 1\nnodes: {n1: {expect: {gpus: 4}}}")
-    got = show.effective(str(site), node="n1", model="NVIDIA H200")
+    got = show.to_json(load(site, state).policy.for_model("NVIDIA H200"))
     assert got["expect"] == {"gpus": 4, "links": 18}
     assert got["rules"]["nvl_replay"]["fail"] == [{"increase_at_least": 3.0, "hits": 2, "of_last": 5}]
     assert got["rules"]["recovery_action"]["fail"][1]["unless"] == [["row_remap_pending", [1]]]
     assert json.loads(json.dumps(got)) == got
-    with pytest.raises(InputError):
-        show.effective(str(site) + "x")
+
+
+def test_longest_budgets_of_a_node_over_all_partitions(site: Path, tmp_path: Path) -> None:
+    site.write_text(
+        "schema: 1\nbudgets: {prolog: 9s}\npartitions: {a: {budgets: {prolog: 12s}}, b: {budgets: {prolog: 3s, epilog: 25s}}}\n"
+        "nodes: {n2: {budgets: {epilog: 5s}}, n1: {budgets: {health_check: 40s}}}\n"
+    )
+    assert show.longest_budgets(str(site), "n1") == Budgets(12.0, 25.0, 40.0, 10.0)
+    assert show.longest_budgets(str(site), "n2") == Budgets(12.0, 5.0, 30.0, 10.0)
+    assert show.longest_budgets(str(tmp_path / "none"), "n1") == Budgets()
+    site.write_text(BROKEN)
+    assert show.longest_budgets(str(site), "n1") is None
 
 
 def test_json_schema_knows_every_key() -> None:

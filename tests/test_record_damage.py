@@ -286,6 +286,15 @@ def test_only_the_newest_damaged_files_are_kept(folder: str) -> None:
     assert len([n for n in os.listdir(folder) if "corrupt" in n]) == 3
 
 
+def test_only_the_newest_mirrors_set_aside_are_kept(folder: str) -> None:
+    os.makedirs(folder)
+    for n in range(6):
+        put(mirror.path_in(folder), b"broken %d" % n)
+        assert mirror.keep_unreadable(folder, f"2026010{n}T000000Z") in os.listdir(folder)
+    assert sorted(os.listdir(folder)) == [f"{mirror.FILE}.corrupt-2026010{n}T000000Z" for n in (3, 4, 5)]
+    assert content(os.path.join(folder, f"{mirror.FILE}.corrupt-20260105T000000Z")) == b"broken 5"
+
+
 def test_a_ledger_of_a_newer_version_is_left_alone(folder: str) -> None:
     path = filled(folder)
     conn = sqlite3.connect(path)

@@ -113,8 +113,6 @@ def test_a_lost_gpu_stays_known_and_a_swapped_one_goes(ledger: Ledger) -> None:
     ledger.remember_gpus(build.snapshot(build.gpu(0), build.gpu(1), build.gpu(2)))
     ledger.remember_gpus(build.snapshot(build.gpu(0), at_ns=T0 + 5))
     assert [g.uuid for g in ledger.known_gpus()] == [build.uuid(n) for n in (0, 1, 2)]
-    assert ledger.gpu_last_seen()[build.uuid(0)] == T0 + 5
-    assert ledger.gpu_last_seen()[build.uuid(1)] == T0
     swapped = build.gpu(1)._replace(identity=build.gpu(1).identity._replace(uuid="GPU-new", serial="s2"))
     ledger.remember_gpus(build.snapshot(build.gpu(0), swapped))
     assert [g.uuid for g in ledger.known_gpus()] == [build.uuid(0), "GPU-new", build.uuid(2)]
@@ -130,12 +128,11 @@ def test_a_gpu_moved_to_another_slot_is_the_same_gpu(ledger: Ledger) -> None:
     assert [(g.uuid, g.pci, g.slot) for g in ledger.known_gpus()] == [(build.uuid(0), "0000:99:00.0", "7")]
 
 
-def test_what_a_lost_gpu_does_not_say_is_kept_and_it_was_not_seen(ledger: Ledger) -> None:
+def test_what_a_lost_gpu_does_not_say_is_kept(ledger: Ledger) -> None:
     ledger.remember_gpus(build.snapshot(build.gpu(0)))
     lost = GpuState(GpuIdentity(build.uuid(0)), "lost", {}, {})
     ledger.remember_gpus(build.snapshot(lost, at_ns=T0 + 5))
     assert ledger.known_gpus() == (build.gpu(0).identity,)
-    assert ledger.gpu_last_seen() == {build.uuid(0): T0}
 
 
 def test_no_listing_is_not_an_empty_node(ledger: Ledger) -> None:
@@ -237,6 +234,14 @@ def test_runs_come_back_as_they_were(ledger: Ledger) -> None:
     for n in (1, 2, 3):  # the job's GPU, a change's, a finding's
         assert [r.id for r in ledger.runs_of_gpu(build.uuid(n), 9)] == [number]
     assert ledger.runs_of_gpu(build.uuid(4), 9) == ()
+
+
+def test_runs_not_ok_are_found_behind_any_number_of_clean_ones(ledger: Ledger) -> None:
+    bad = [ledger.record_run(run(job_id=str(n), verdict=verdict)) for n, verdict in enumerate(("fail", "warn", "unknown"))]
+    for n in range(20):
+        ledger.record_run(run(job_id=f"9{n}", verdict="ok"))
+    assert [r.id for r in ledger.runs_not_ok(9)] == bad[::-1]
+    assert [r.id for r in ledger.runs_not_ok(2)] == bad[:0:-1]
 
 
 def test_lists_are_newest_first_and_bounded(ledger: Ledger) -> None:

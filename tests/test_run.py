@@ -50,7 +50,8 @@ case "$*" in
 echo "nvhc $*"
 E
 chmod 755 "$3/bin/nvhc" ;;
-*"-m pip install"*) echo "$*" >>"$(dirname "$0")/../../pip.log" ;;
+*"-m pip install"*) echo "$*" >>"$(dirname "$0")/../../pip.log"
+    case "$*" in *--target*) [ ! -e "$(dirname "$0")/../../offline" ] || exit 1; mkdir -p "$(dirname "$0")/../conformance" ;; esac ;;
 *"-m pytest"*) echo "$*" ;;
 esac
 exit 0"""
@@ -92,14 +93,26 @@ def test_set_up_once_and_again_when_pyproject_changes(machine: Machine) -> None:
     assert len(log.read_text().splitlines()) == 1
     assert "[test]" not in log.read_text()
     machine.run("test")
-    assert log.read_text().splitlines()[1].endswith("--editable .[test]")
+    editable, bindings = log.read_text().splitlines()[1:]
+    assert editable.endswith("--editable .[test]")
+    assert bindings.endswith(f"--no-deps --target {machine.clone}/.venv/conformance triton-model-analyzer")
     machine.run("test")
     machine.run("demo")  # what the tests have is enough for the demo
-    assert len(log.read_text().splitlines()) == 2
+    assert len(log.read_text().splitlines()) == 3
     with open(machine.clone / "pyproject.toml", "a") as file:
         file.write("\n")
     machine.run("demo")
-    assert len(log.read_text().splitlines()) == 3
+    assert len(log.read_text().splitlines()) == 4
+
+
+def test_without_nvidias_bindings_the_tests_run_all_the_same(machine: Machine) -> None:
+    machine.tool("python3", WORKING_PYTHON)
+    (machine.clone / "offline").touch()
+    done = machine.run("test", "-q")
+    assert (done.returncode, done.stdout) == (0, "-m pytest -q\n")
+    assert "the test against NVIDIA's bindings will be skipped" in done.stderr
+    (machine.clone / "offline").unlink()
+    assert "skipped" not in machine.run("test").stderr  # tried again
 
 
 def test_an_environment_from_another_place_is_made_anew(machine: Machine, tmp_path: Path) -> None:

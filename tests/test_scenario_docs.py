@@ -13,7 +13,7 @@ from slurm_nvhc.scenario import load, setting, steps
 from slurm_nvhc.scenario.run import run
 from slurm_nvhc.scenario.words import Strict
 from slurm_nvhc.sense.sim.inventory import PRESETS
-from slurm_nvhc.sense.sim.world import BEHAVIOURS, LIES, THROTTLES
+from slurm_nvhc.sense.sim.world import BEHAVIOURS, LIES, SIGNALS, THROTTLES
 
 TEXT = (Path(__file__).parent.parent / "docs" / "scenarios.md").read_text()
 BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
@@ -36,9 +36,10 @@ def test_every_key_is_described() -> None:
 
 
 def test_every_word_is_described() -> None:
-    words = [*PRESETS, *BEHAVIOURS, *LIES, *THROTTLES]
+    words = [*PRESETS, *BEHAVIOURS, *LIES, *SIGNALS, *THROTTLES]
     for kind in (setting.ScontrolBehaviour, fm.ActionWord, fm.VerdictWord, setting.EngineBehaviour):
         words += get_args(kind)
+    words += steps.Happening.__struct_fields__
     for word in words:
         assert re.search(rf"\b{re.escape(word)}\b", TEXT), word
 

@@ -103,6 +103,10 @@ def test_reading_the_file_leaves_the_node_at_its_start() -> None:
         ("gpus: {g3: fail}", "finding: {gpu: g12}", ["line 20", "g0 to g7"]),
         ("gpus: {g3: fail}", "finding: {link: 3}", ["line 20", "needs its gpu"]),
         ("gpus: {g3: fail}", "finding: {field: nvlink_repla}", ["line 20", "did you mean nvlink_replay?"]),
+        ("gpus: {g3: fail}", "finding: {field: 9999}", ["line 20", "no field is called 9999", "docs/fields.md lists the fields"]),
+        ("gpus: {g3: fail}", "finding: {code: QQQ}", ["line 20", "docs/findings.md lists the codes"]),
+        ("  - health_check: {}\n", "  - schedule: {after: 3s, xid: {gpu: g9, code: 79}}\n", ["line 18", "key steps[3].schedule", "g0 to g7"]),
+        ("  - health_check: {}\n", "  - schedule: {after: 3s, engine: {behaviour: crash, signal: SIGTERM}}\n", ["line 18", "SIGSEGV, SIGABRT"]),
         ("gpus: {g3: fail}", "monitor: MON-ENGINE-HANG", ["line 20", "did you mean MON-ENGINE-HUNG?"]),
         ("  - {verdict: ok}", "  - {after: end}", ["line 22", "nothing is expected here"]),
     ],
@@ -112,6 +116,52 @@ def test_a_wrong_file_is_one_line(old: str, new: str, says: list[str]) -> None:
     line = error(GOOD.replace(old, new, 1))
     for part in says:
         assert part in line, line
+
+
+SCHEDULED = """\
+schema: 1
+name: everything that can be scheduled
+steps:
+  - schedule:
+      after: 10s
+      set: {g1.429: 7}
+      add: {g1.429: 1}
+      lose: {gpu: g2, pci: absent}
+      xid: {gpu: g3, code: 79}
+      engine_xid: {gpu: g4, code: 31}
+      kernel_log: [one, {text: two, at: -1s}]
+      unreadable: {part: pci}
+      swap: {gpu: g5, uuid: GPU-55555555-0000-0000-0000-000000000000}
+      engine: {behaviour: slow, seconds: 3}
+  - schedule: {after: 20s, restore: g2, engine: ok}
+  - health_check: {}
+expect:
+  - {verdict: ok}
+"""
+
+
+def test_what_is_scheduled_happens_at_its_moment() -> None:
+    loading = load.parse(SCHEDULED, "s.yaml")
+    world = world_steps.build(loading.scenario, loading.source)
+    for number, step in enumerate(loading.scenario.steps[:2]):
+        assert world_steps.apply(world, step, loading.source, ("steps", number))
+    world.advance(9)
+    assert (world.gpus[1].readings["nvlink_replay_total"], world.gpus[2].listed, world.kernel, world.behaviour) == (0, True, [], "ok")
+    world.advance(1)
+    assert (world.gpus[1].readings["nvlink_replay_total"], world.gpus[2].listed, world.gpus[2].on_pci) == (8, False, False)
+    assert [line.text[:9] for line in world.kernel] == ["NVRM: Xid", "one", "two"]
+    assert [e.code for e in world.engine_events] == [79, 31]
+    assert world.gpus[5].identity.uuid.startswith("GPU-5555")
+    assert (world.behaviour, "pci" in world.blind) == ("slow", True)
+    world.advance(10)
+    assert (world.gpus[2].listed, world.gpus[2].on_pci, world.behaviour) == (True, True, "ok")
+
+
+def test_all_gpus_can_leave_the_bus() -> None:
+    loading = load.parse(SCHEDULED.replace("  - health_check", '  - lose: {gpu: "*", pci: absent}\n  - health_check', 1), "s.yaml")
+    world = world_steps.build(loading.scenario, loading.source)
+    assert world_steps.apply(world, loading.scenario.steps[2], loading.source, ("steps", 2))
+    assert not any(gpu.on_pci for gpu in world.gpus)
 
 
 def test_nothing_expected_and_nothing_run() -> None:

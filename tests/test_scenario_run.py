@@ -258,6 +258,11 @@ expect:
 # --- the policy's text ------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("text", ["", "\n", "  \n# nothing but words\n"])
+def test_an_empty_policy_stays_empty(text: str) -> None:
+    assert stage.policy_text(text, "/w", "/b") == text
+
+
 def test_raw_policy_text_keeps_its_lines() -> None:
     text = stage.policy_text("rules:\n  a: [broken\n", "/w", "/b")
     assert text.startswith("rules:\n  a: [broken\n")

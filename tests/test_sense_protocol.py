@@ -96,6 +96,13 @@ def test_since_reports_only_what_is_new_and_remembers_what_was() -> None:
     assert since(log, Cursor("b", 6, 300 * S), clock)[0] == []
 
 
+def test_since_remembers_what_the_engine_may_echo_with_a_drifting_clock() -> None:
+    """An echo that the last read has not seen yet (5 s), its record 60 s before, and the events before that one."""
+    log = lines((4, 900, XID.format(31)), (5, 1000, XID.format(13)))
+    new, reported, _ = since(log, Cursor("b", 6, 1060 * S), Clock(1100 * S, 10 * S, "b"))
+    assert (new, [e.code for e in reported]) == ([], [31, 13])
+
+
 def test_since_starts_over_after_a_boot_and_keeps_its_place_in_an_empty_log() -> None:
     log = lines((0, 100, XID.format(31)))
     assert len(since(log, Cursor("older boot", 50, 1), Clock(300 * S, 1, "b"))[0]) == 1

@@ -131,9 +131,27 @@ def test_batch_script_with_a_step_list_from_the_shell_that_submitted_it(run: Run
 
 
 def test_task_without_gpus(run: Run) -> None:
-    assert run((2, 3), (3,)) == []
     assert run((2, 3), (3,), CUDA_VISIBLE_DEVICES="") == []
     assert run((2, 3), (3,), CUDA_VISIBLE_DEVICES="NoDevFiles", SLURM_STEP_GPUS="2,3") == []
+
+
+def test_exclusive_without_gres_is_told_that_nothing_is_hidden(run: Run) -> None:
+    """Its tasks get no GPU variable and see all GPUs of the node, the excluded one included."""
+    out = run(tuple(range(8)), (3,))
+    assert out == [f"print nvhc: nothing can be hidden because CUDA_VISIBLE_DEVICES is not set; wanted: {WHY}"]
+
+
+def test_unbound_task_whose_own_positions_are_good_is_left_alone(run: Run) -> None:
+    assert run((2, 3), (3,), SLURM_STEP_GPUS="2") == []
+
+
+@pytest.mark.parametrize(
+    ("visible", "after"),
+    [("2, 5", "2"), (" 5 ,2 ", "2"), (f"{UUIDS[2]},   {UUIDS[5]}", UUIDS[2]), ("5, 2, 4", "2,4")],
+)
+def test_R12_blanks_around_commas_mean_nothing(run: Run, visible: str, after: str) -> None:
+    out = run((2, 4, 5), (5,), SLURM_JOB_GPUS="2,4,5", CUDA_VISIBLE_DEVICES=visible, GPU_DEVICE_ORDINAL=visible)
+    assert out[:2] == [f"export CUDA_VISIBLE_DEVICES={after}", f"export GPU_DEVICE_ORDINAL={after}"]
 
 
 def test_gpu_bind_none_on_22_05_is_told_that_nothing_can_be_hidden(run: Run) -> None:
@@ -185,6 +203,9 @@ def test_R12_uuids_need_no_positions_and_no_constrain_line(run: Run) -> None:
         ",2",
         "2,5,",
         "2 5",
+        "2,5 4",
+        " ",
+        "2, ,5",
         "2;reboot",
         "$(id)",
         "*",

@@ -190,7 +190,7 @@ class _Run:
         return Done(step, True, "the node was taken out meanwhile, its reason stays")
 
     def _placed(self, step: Step) -> None:
-        own = OwnDrain(step.reason, self.tools.now_ns, True, step.keys, step.idents)
+        own = OwnDrain(step.reason, self.tools.now_ns, True, step.keys, step.idents, step.standing)
         if self._keep(lambda p: p.set_own_drain(own)):
             self._settle()
         self.tools.log(f"drained {self.tools.node}: {step.reason}")
@@ -216,7 +216,9 @@ class _Run:
             if own is None or not state.out or state.reason != own.reason:
                 return Done(step, False, "the node's reason is not ours any more: left as it is")
             # By this intent the longer reason is known as ours if it arrives late.
-            self._keep(lambda p: p.add_intent(Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing)))
+            self._keep(
+                lambda p: p.add_intent(Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing))
+            )
             self._change(lambda left: self.tools.slurm.drain(self.tools.node, step.reason, left))
         except SlurmError as exc:
             if exc.kind != TIMEOUT:
@@ -244,7 +246,7 @@ class _Run:
     # --- the rest ---------------------------------------------------------------
 
     def _own(self, step: Step) -> Done:
-        own = OwnDrain(step.reason, self.tools.now_ns, True, step.keys, step.idents)
+        own = OwnDrain(step.reason, self.tools.now_ns, True, step.keys, step.idents, step.standing)
         return Done(step, self._keep(lambda p: p.set_own_drain(own)))
 
     def _intent(self, step: Step) -> Done:

@@ -49,9 +49,7 @@ def text(job: Job, mapping: GpuMapping, hide: Iterable[str], constrain: Optional
     return "\n".join(lines)
 
 
-def write(
-    run_dir: str, node: str, job: Job, mapping: GpuMapping, hide: Iterable[str], constrain: Optional[bool], why: str
-) -> None:
+def write(run_dir: str, node: str, job: Job, mapping: GpuMapping, hide: Iterable[str], constrain: Optional[bool], why: str) -> None:
     """Write it, whole or not at all. Raises MonitorError."""
     if not _JOB_ID.fullmatch(job.job_id):
         raise MonitorError("exclusion file", "", f"{wd.clean(job.job_id, 40)!r} is not a job id")

@@ -19,6 +19,7 @@ from slurm_nvhc.act import words as wd
 from slurm_nvhc.act.steps import Step
 from slurm_nvhc.act.wish import HEALTH_CHECK, PlanInput, Wish, want
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model import settled
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.protective import Intent, OwnDrain
@@ -109,17 +110,19 @@ def _applied_and_ended(inp: PlanInput) -> tuple[Intent, ...]:
 
 def _settled(inp: PlanInput) -> frozenset[str]:
     """Events that a drain of ours answered which somebody has ended: they need no second one."""
-    settled = {ident for intent in _applied_and_ended(inp) for ident in intent.idents}
+    names = {ident for intent in _applied_and_ended(inp) for ident in intent.idents}
     if inp.own is not None and inp.own.confirmed and inp.node_state is not None and not _is_ours(inp):
-        settled.update(inp.own.idents)
-    return frozenset(settled)
+        names.update(inp.own.idents)
+    if inp.node_state is not None and not inp.node_state.out:
+        names.update(inp.seen_out)
+    return frozenset(names)
 
 
 def _ended(inp: PlanInput) -> Iterable[Step]:
-    settled = _settled(inp)
-    if settled:
+    names = _settled(inp)
+    if names:
         # First of all: what comes after may fail, and then these events must not drain again.
-        yield Step(st.ACCEPT, why="answered by a drain that was ended", idents=tuple(sorted(settled)))
+        yield Step(st.ACCEPT, why="answered by a drain that was ended", idents=tuple(sorted(names)))
     state, own = inp.node_state, inp.own
     if own is not None and state is not None and not _is_ours(inp):
         why = "the node has another reason now: hands off" if state.out else "somebody resumed the node"
@@ -171,7 +174,7 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
     if not wish.keys and not pending:
         return [], False
     keys = _union((k for i in pending for k in i.keys), wish.keys)
-    idents = _union((x for i in pending for x in i.idents), wish.idents)
+    idents = settled.newest((*(x for i in pending for x in i.idents), *wish.idents))
     standing = all(i.standing for i in pending) and wish.standing
     reason = _reason(inp, wish, pending)
     why = "; ".join(wish.why)
@@ -201,20 +204,21 @@ def _ours(inp: PlanInput, wish: Wish, state: NodeState, pending: list[Intent]) -
     base = inp.own
     if base is None or base.reason != state.reason:
         late = next(i for i in pending if i.reason == state.reason)
-        base = OwnDrain(late.reason, inp.now_ns, True, late.keys, late.idents)
+        base = OwnDrain(late.reason, inp.now_ns, True, late.keys, late.idents, late.standing)
     new = _union((k for i in pending for k in i.keys if k not in base.keys), (k for k in wish.keys if k not in base.keys))
     # More events of a kind that the drain already answers belong to it; those of a new kind do not.
-    same = _union(base.idents, (i for f in wish.drain if wd.key(f) in base.keys for i in f.idents))
+    same = settled.newest((*base.idents, *(i for f in wish.drain if wd.key(f) in base.keys for i in f.idents)))
     steps: list[Step] = []
     if base != inp.own or not base.confirmed or same != base.idents:
-        steps.append(Step(st.OWN, reason=base.reason, why="the node is out by our own drain", keys=base.keys, idents=same))
+        why = "the node is out by our own drain"
+        steps.append(Step(st.OWN, reason=base.reason, why=why, keys=base.keys, idents=same, standing=base.standing))
     longer = base.reason
     if new and inp.policy.drain.extend:
         # A request to extend that was tried before keeps its text: it may still be applied late, and is known by it.
         tried = [i.reason for i in pending if i.reason.startswith(f"{base.reason};") and set(new) <= set(i.keys)]
         longer = tried[0] if tried else wd.extend(base.reason, _briefs(inp, wish, new), inp.policy.drain.max_length)
     if longer != base.reason:
-        idents = _union(same, (x for i in pending for x in i.idents), wish.idents)
+        idents = settled.newest((*same, *(x for i in pending for x in i.idents), *wish.idents))
         keys = _union(base.keys, new)
         steps.append(Step(st.EXTEND, reason=longer, why="a new fault on a node that we drained", keys=keys, idents=idents))
     else:
@@ -228,8 +232,8 @@ def _resume(inp: PlanInput, wish: Wish) -> Iterable[Step]:
     state, own, drain = inp.node_state, inp.own, inp.policy.drain
     if (
         inp.hook == HEALTH_CHECK
-        and drain.resume == "own"
         and own is not None
+        and (drain.resume == "own" or (drain.resume == "standing" and own.standing))
         and own.confirmed
         and state is not None
         and resumable(state, own.reason)
@@ -255,8 +259,9 @@ def _told(inp: PlanInput, wish: Wish) -> Iterable[Step]:
             for finding in proposal.findings:
                 yield Step(kind, why=f"{wd.brief(finding)} {wd.what(finding)}", keys=(wd.key(finding),), idents=finding.idents)
     for proposal in inp.decision.observed:
+        action = fd.told_action(proposal.action, inp.policy.narrow.enabled)
         told = ", ".join(wd.brief(f) for f in wd.distinct(proposal.findings))
-        yield Step(st.NOTE, why=f"observe mode: would {proposal.action} for {told}", keys=tuple(wd.key(f) for f in proposal.findings))
+        yield Step(st.NOTE, why=f"observe mode: would {action} for {told}", keys=tuple(wd.key(f) for f in proposal.findings))
 
 
 def _plain(inp: PlanInput, findings: tuple[Finding, ...]) -> str:
@@ -264,9 +269,7 @@ def _plain(inp: PlanInput, findings: tuple[Finding, ...]) -> str:
 
 
 def _excluded_reason(inp: PlanInput, uuids: tuple[str, ...]) -> str:
-    told = ", ".join(
-        f"{inp.name(u)} {wd.short_uuid(u)} ({inp.exclusions[u].code} since {iso(inp.exclusions[u].since_ns)})" for u in uuids
-    )
+    told = ", ".join(f"{inp.name(u)} {wd.short_uuid(u)} ({inp.exclusions[u].code} since {iso(inp.exclusions[u].since_ns)})" for u in uuids)
     text = f"{wd.PREFIX} GPU-EXCLUDED {told} can not be hidden from job {inp.job.job_id if inp.job else '?'}"
     return wd.one_line(text, inp.policy.drain.max_length)
 

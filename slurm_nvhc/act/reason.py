@@ -24,9 +24,7 @@ MAX_TEMPLATE: Final = 64 * 1024
 MAX_RENDERED: Final = 16 * 1024
 
 
-def render(
-    findings: Sequence[Finding], job: Optional[Job], node_gpus: int, drain: Drain, now_ns: int
-) -> tuple[str, tuple[Trouble, ...]]:
+def render(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, drain: Drain, now_ns: int) -> tuple[str, tuple[Trouble, ...]]:
     """(reason, troubles). The reason is one line, begins with "nvhc:", has at most drain.max_length
     characters, no control character and no "|". Never raises.
     """

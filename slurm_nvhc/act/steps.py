@@ -21,8 +21,6 @@ KEEP: Final = "keep"  # the node is out already: state and reason are left as th
 NOTIFY: Final = "notify"
 NOTE: Final = "note"
 
-CHANGING: Final = frozenset({DRAIN, EXTEND, OWN, INTENT, END_INTENT, END_OWN, ACCEPT, EXCLUDE, NARROW, FAIL_JOB, RESUME})
-
 
 class Step(NamedTuple):
     """One step.

@@ -14,6 +14,7 @@ from slurm_nvhc.act import words as wd
 from slurm_nvhc.catalog.findings import BY_CODE
 from slurm_nvhc.model import entity as ent
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model import settled as settled_names
 from slurm_nvhc.model.finding import Decision, Finding, Proposal
 from slurm_nvhc.model.job import GpuMapping, Job
 from slurm_nvhc.model.node_state import NodeState
@@ -34,6 +35,8 @@ class PlanInput(NamedTuple):
     node_gpus:    how many GPUs the node has
     clean_passes: health checks in a row, this one included, that found nothing
     names:        UUID -> "gpu3", for texts about GPUs that no finding names
+    seen_out:     sticky events that were open when the node was last seen out of service: whoever
+                  resumed it since has settled them
     """
 
     hook: str
@@ -51,6 +54,7 @@ class PlanInput(NamedTuple):
     node_gpus: int
     clean_passes: int = 0
     names: Mapping[str, str] = {}
+    seen_out: tuple[str, ...] = ()
 
     def name(self, uuid: str) -> str:
         """gpuN, or the abbreviated UUID."""
@@ -94,10 +98,11 @@ def want(inp: PlanInput, settled: frozenset[str] = frozenset()) -> Wish:
     drained: list[Proposal] = []
     why: list[str] = []
     for uuid, proposals in _by_gpu(inp.decision, settled).items():
-        hindrance = _gpu_hindrance(inp, uuid, proposals, {*inp.exclusions, *narrowed, uuid})
+        here = set(inp.mapping.by_position.values())  # an exclusion outlives the card it is for
+        hindrance = _gpu_hindrance(inp, uuid, proposals, {*(here & set(inp.exclusions)), *narrowed, uuid})
         if hindrance:
             drained += proposals
-            if inp.policy.narrow.enabled or any(p.action == fd.NARROW for p in proposals):
+            if inp.policy.narrow.enabled and any(p.action == fd.NARROW for p in proposals):
                 why.append(hindrance)
         elif uuid not in inp.exclusions:
             narrowed[uuid] = proposals
@@ -145,10 +150,15 @@ def _by_gpu(decision: Decision, settled: frozenset[str]) -> dict[str, list[Propo
     for proposal in decision.proposals:
         if proposal.action not in (fd.NARROW, fd.DRAIN):
             continue
-        findings = tuple(f for f in proposal.findings if not f.idents or not settled.issuperset(f.idents))
+        findings = tuple(f for f in proposal.findings if not f.idents or not _all_covered(f.idents, settled))
         if findings:
             table.setdefault(proposal.uuid, []).append(proposal._replace(findings=findings))
     return table
+
+
+def _all_covered(idents: Sequence[str], settled: frozenset[str]) -> bool:
+    table = settled_names.table(settled)
+    return all(settled_names.covered(name, table) for name in idents)
 
 
 def _gpu_hindrance(inp: PlanInput, uuid: str, proposals: Sequence[Proposal], excluded: set[str]) -> str:
@@ -161,6 +171,9 @@ def _gpu_hindrance(inp: PlanInput, uuid: str, proposals: Sequence[Proposal], exc
         # A monitor finding never becomes "GPU n is bad".
         if code is None or not code.narrowable or finding.klass in ("node", "switch", "monitor"):
             return f"{finding.code} is not a fault to narrow for"
+    asking = next((p for p in proposals if p.action != fd.NARROW), None)
+    if asking is not None:
+        return f"the rule for {asking.findings[0].code} asks for a drain"
     if uuid in inp.exclusions:
         # Also where this policy does not narrow: narrowing is opened per partition, and a health check
         # belongs to none. Jobs that can not be narrowed are stopped in their own prolog.

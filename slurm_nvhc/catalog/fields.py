@@ -15,6 +15,7 @@ Kinds:
 
 from __future__ import annotations
 
+import fnmatch
 from typing import Final, Mapping, NamedTuple, Optional
 
 GPU: Final = "gpu"
@@ -41,6 +42,7 @@ class Field(NamedTuple):
     link_entity_id: the same figure on LINK entities (DCGM 4.6)
     cleared_by: subset of {gpu_reset, driver_reload, reboot}
     generations: where the field is expected to exist; elsewhere it reads not_supported
+    absent_on: shell patterns of whole GPU model names on which the field is known not to exist, see exists_on
     shrinks:   a counter that may go back by itself (then a decrease is no reset)
     """
 
@@ -56,6 +58,7 @@ class Field(NamedTuple):
     generations: str = "all"
     words: Mapping[int, str] = {}
     shrinks: bool = False
+    absent_on: tuple[str, ...] = ()
 
 
 # Per-link ids are not contiguous: L0-L5, L6-L11 and L12-L17 were added at different times.
@@ -66,6 +69,19 @@ _RECOVERY = (430, 431, 432, 433, 434, 435, 469, 470, 471, 472, 473, 474, 436, 43
 
 _NVLINK4 = "V100 to H200 (NVLink 2 to 4); not on NVLink 5"
 _HBM = "A100 and newer; not with MIG on"
+
+# Models by NVML's name. Some engines read a field that a board does not have as blank instead of
+# not_supported (eks-node-monitoring-agent#245: row remap on boards before Ampere), so the name decides.
+# NVIDIA dropped the brands Tesla and Quadro with Ampere. A name that is in no list has the field.
+_BEFORE_AMPERE = (
+    "*Tesla K*", "*Tesla M*", "*Tesla P*", "*Tesla T*", "*Tesla V*",
+    "*Quadro *", "*TITAN *", "*GeForce GTX *", "*GeForce RTX 20*",
+)  # fmt: skip
+_FROM_AMPERE = (
+    "A100*", "NVIDIA A[0-9]*", "NVIDIA H[0-9]*", "NVIDIA GH[0-9]*", "NVIDIA L[0-9]*", "NVIDIA B[0-9]*", "NVIDIA GB[0-9]*",
+    "NVIDIA RTX *", "*GeForce RTX [3-9]0*",
+)  # fmt: skip
+_NVLINK5 = ("*B100*", "*B200*", "*B300*")  # GB200 and GB300 included
 
 RECOVERY_ACTIONS: Final = {
     0: "none",
@@ -90,32 +106,32 @@ FABRIC_STATES: Final = {
 ALL: Final = (
     # NVLink up to generation 4, per link. Replay and recovery count at the transmitting
     # end, CRC at the receiving end (NVML header).
-    Field("nvlink_crc_flit", LINK, COUNTER, "errors", "CRC flit", None, _FLIT, 1525, VOLATILE, _NVLINK4),
-    Field("nvlink_crc_data", LINK, COUNTER, "errors", "CRC data", None, _DATA, 1526, VOLATILE, _NVLINK4),
-    Field("nvlink_replay", LINK, COUNTER, "errors", "replay", None, _REPLAY, 1527, VOLATILE, _NVLINK4),
-    Field("nvlink_recovery", LINK, COUNTER, "errors", "recovery", None, _RECOVERY, 1528, VOLATILE, _NVLINK4),
+    Field("nvlink_crc_flit", LINK, COUNTER, "errors", "CRC flit", None, _FLIT, 1525, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
+    Field("nvlink_crc_data", LINK, COUNTER, "errors", "CRC data", None, _DATA, 1526, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
+    Field("nvlink_replay", LINK, COUNTER, "errors", "replay", None, _REPLAY, 1527, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
+    Field("nvlink_recovery", LINK, COUNTER, "errors", "recovery", None, _RECOVERY, 1528, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
     # Not a field of DCGM: its NVLink status call gives one state per link.
     Field("nvlink_state", LINK, STATE, "", "link state", generations="V100 and newer"),
-    Field("nvlink_crc_flit_total", GPU, COUNTER, "errors", "CRC flit", 409, cleared_by=VOLATILE, generations=_NVLINK4),
-    Field("nvlink_crc_data_total", GPU, COUNTER, "errors", "CRC data", 419, cleared_by=VOLATILE, generations=_NVLINK4),
-    Field("nvlink_replay_total", GPU, COUNTER, "errors", "replay", 429, cleared_by=VOLATILE, generations=_NVLINK4),
-    Field("nvlink_recovery_total", GPU, COUNTER, "errors", "recovery", 439, cleared_by=VOLATILE, generations=_NVLINK4),
+    Field("nvlink_crc_flit_total", GPU, COUNTER, "errors", "CRC flit", 409, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
+    Field("nvlink_crc_data_total", GPU, COUNTER, "errors", "CRC data", 419, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
+    Field("nvlink_replay_total", GPU, COUNTER, "errors", "replay", 429, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
+    Field("nvlink_recovery_total", GPU, COUNTER, "errors", "recovery", 439, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
     # ECC
     Field("ecc_mode", GPU, FLAG, "", "ECC mode", 300),
     Field("ecc_sbe_volatile", GPU, COUNTER, "errors", "corrected ECC", 310, cleared_by=VOLATILE),
     Field("ecc_dbe_volatile", GPU, COUNTER, "errors", "uncorrectable ECC", 311, cleared_by=VOLATILE),
     Field("ecc_sbe_aggregate", GPU, COUNTER, "errors", "corrected ECC, lifetime", 312),
     Field("ecc_dbe_aggregate", GPU, COUNTER, "errors", "uncorrectable ECC, lifetime", 313),
-    Field("sram_threshold_exceeded", GPU, FLAG, "", "SRAM error threshold exceeded", 346, generations="Ampere and newer"),
+    Field("sram_threshold_exceeded", GPU, FLAG, "", "SRAM error threshold exceeded", 346, generations="Ampere and newer", absent_on=_BEFORE_AMPERE),
     # Retired pages (before Ampere) and row remapping (from Ampere)
-    Field("retired_pages_sbe", GPU, COUNTER, "pages", "pages retired, corrected", 390, generations="V100 and older"),
-    Field("retired_pages_dbe", GPU, COUNTER, "pages", "pages retired, uncorrectable", 391, generations="V100 and older"),
-    Field("retired_pages_pending", GPU, FLAG, "", "page retirement pending", 392, cleared_by=VOLATILE, generations="V100 and older"),
-    Field("remapped_rows_uncorrectable", GPU, COUNTER, "rows", "rows remapped, uncorrectable", 393, generations=_HBM),
+    Field("retired_pages_sbe", GPU, COUNTER, "pages", "pages retired, corrected", 390, generations="V100 and older", absent_on=_FROM_AMPERE),
+    Field("retired_pages_dbe", GPU, COUNTER, "pages", "pages retired, uncorrectable", 391, generations="V100 and older", absent_on=_FROM_AMPERE),
+    Field("retired_pages_pending", GPU, FLAG, "", "page retirement pending", 392, cleared_by=VOLATILE, generations="V100 and older", absent_on=_FROM_AMPERE),
+    Field("remapped_rows_uncorrectable", GPU, COUNTER, "rows", "rows remapped, uncorrectable", 393, generations=_HBM, absent_on=_BEFORE_AMPERE),
     # May fall: a corrected row can be evicted to free a spare for an uncorrectable one.
-    Field("remapped_rows_correctable", GPU, COUNTER, "rows", "rows remapped, corrected", 394, generations=_HBM, shrinks=True),
-    Field("row_remap_failure", GPU, FLAG, "", "row remap failed", 395, generations=_HBM),
-    Field("row_remap_pending", GPU, FLAG, "", "row remap pending", 396, cleared_by=frozenset({GPU_RESET, REBOOT}), generations=_HBM),
+    Field("remapped_rows_correctable", GPU, COUNTER, "rows", "rows remapped, corrected", 394, generations=_HBM, shrinks=True, absent_on=_BEFORE_AMPERE),
+    Field("row_remap_failure", GPU, FLAG, "", "row remap failed", 395, generations=_HBM, absent_on=_BEFORE_AMPERE),
+    Field("row_remap_pending", GPU, FLAG, "", "row remap pending", 396, cleared_by=frozenset({GPU_RESET, REBOOT}), generations=_HBM, absent_on=_BEFORE_AMPERE),
     # PCIe. 202 is 32 bit in NVML and may wrap: a decrease is read as a reset.
     Field("pcie_replay", GPU, COUNTER, "replays", "PCIe replay", 202, cleared_by=VOLATILE),
     Field("pcie_max_gen", GPU, GAUGE, "generation", "PCIe generation possible", 235),
@@ -146,6 +162,15 @@ ALL: Final = (
 )
 
 BY_NAME: Final[Mapping[str, Field]] = {f.name: f for f in ALL}
+
+
+def exists_on(field: Field, model: str) -> bool:
+    """False when GPUs of this model (NVML's name) are known not to have the field; True for every other model, and for ''.
+
+    Where it is False, a blank reading means "does not apply", not "could not be had".
+    """
+    return not any(fnmatch.fnmatchcase(model, pattern) for pattern in field.absent_on)
+
 
 # Link states, as DCGM's NVLink status call names them.
 LINK_STATES: Final = ("up", "down", "disabled", "not_supported")

@@ -32,7 +32,7 @@ ALL: Final = (
     Code("MEM-SRAM", "gpu", "on-chip memory errors passed the vendor's threshold", "RMA"),
     Code("MEM-CORRECTED", "gpu", "corrected memory errors grew", "watch the trend"),
     Code("MEM-RETIRED", "gpu", "memory pages were retired", "pending: reset the GPU; 63 or more: RMA"),
-    Code("GPU-LOST", "gpu", "a GPU that should be here does not answer", "reboot; repeated: check power, seating and riser", narrowable=False),
+    Code("GPU-LOST", "gpu", "a GPU that should be here does not answer", "reboot; repeated: check power, seating and riser; taken out on purpose: `nvhc gpu forget`", narrowable=False),
     Code("GPU-RECOVERY", "gpu", "the driver asks for a recovery action", "do what the action says", narrowable=False),
     Code("GPU-SWAPPED", "gpu", "another card sits in this slot than before", "none, if you swapped it"),
     Code("GPU-NEW", "gpu", "a GPU appeared that was not known", "none, if you added it"),

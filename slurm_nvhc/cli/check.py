@@ -8,13 +8,14 @@ import os
 import time
 from typing import Any, Final
 
-from slurm_nvhc import pipeline
+from slurm_nvhc import pipeline, run_text
 from slurm_nvhc.cli import common, show
 from slurm_nvhc.compare import noteworthy
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
-from slurm_nvhc.model.snapshot import Snapshot, from_json, to_json
+from slurm_nvhc.model.snapshot import Snapshot, Trouble, from_json, to_json
+from slurm_nvhc.slurm.node import SlurmCommands
 
 MAX_CAPTURE_BYTES: Final = 64 * 1024 * 1024
 
@@ -38,6 +39,11 @@ def read_capture(path: str) -> Snapshot:
 
 def check(args: argparse.Namespace) -> int:
     context = _context(args)
+    off = common.hooks_off(args)
+    unusable = SlurmCommands(context.policy.slurm.bin_dir, context.slurm_conf, context.policy.slurm.timeout_s).unusable()
+    if unusable is not None:
+        # Slurm is asked only when there is something to do, so without this line it would be found out on the day of a fault.
+        context = context._replace(troubles=(*context.troubles, Trouble("MON-SLURM", "slurm", str(unusable))))
     try:
         if args.since or args.now:
             before = read_capture(args.since) if args.since else None
@@ -49,9 +55,11 @@ def check(args: argparse.Namespace) -> int:
         context.book.close()
     judgement = seen.judgement
     if args.json:
-        common.say_json(_as_json(context, seen))
+        common.say_json({**_as_json(context, seen), "hooks_off": off._asdict() if off is not None else None})
         return common.exit_code(judgement.decision.verdict)
     out = common.console()
+    if off is not None:
+        out.print(str(off), style="bold red")
     gpus = seen.snapshot.gpus
     engine = f"{seen.snapshot.source} {seen.snapshot.engine}".strip()
     count = "GPUs unknown" if gpus is None else f"{len(gpus)} GPUs"
@@ -107,6 +115,6 @@ def _as_json(context: pipeline.Context, seen: pipeline.Observation) -> dict[str,
         "gpus": dict(judgement.gpu_verdicts),
         "findings": [fd.to_json(f) for f in judgement.findings],
         "changes": [c._asdict() for c in seen.changes if noteworthy(c)],
-        "decision": pipeline.decision_to_json(judgement.decision),
+        "decision": run_text.decision_to_json(judgement.decision),
         "snapshot": to_json(seen.snapshot),
     }

@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import sys
-from typing import Any, Final, Iterable, Optional, Sequence
+from typing import Any, Final, Iterable, NamedTuple, Optional, Sequence
 
 from rich.box import SIMPLE
 from rich.console import Console
@@ -15,6 +15,7 @@ from rich.text import Text
 
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.times import iso
 from slurm_nvhc.pipeline import Site
 from slurm_nvhc.record.ledger import Ledger
 
@@ -64,6 +65,29 @@ def add_site_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--run", default="/run/nvhc", metavar="DIR", help="run directory (%(default)s)")
     group.add_argument("--slurm-conf", default="", metavar="FILE", help="slurm.conf (default: SLURM_CONF, else the policy's)")
     group.add_argument("--node", default="", help="node name in Slurm (default: SLURMD_NODENAME, else the host name)")
+
+
+def add_kill_switch_option(parser: argparse.ArgumentParser, text: str) -> None:
+    parser.add_argument("--kill-switch", default="/etc/nvhc/disabled", metavar="FILE", help=f"{text} (%(default)s)")
+
+
+class Off(NamedTuple):
+    """All hooks are switched off: the file that does it, and since when."""
+
+    file: str
+    since: str
+
+    def __str__(self) -> str:
+        return f"hooks are OFF since {self.since}: {self.file} exists"
+
+
+def hooks_off(args: argparse.Namespace) -> Optional[Off]:
+    """None unless the kill switch is there, as the launchers see it (the hooks themselves never look)."""
+    path = os.path.abspath(args.kill_switch)
+    try:
+        return Off(path, iso(os.stat(path).st_mtime_ns))
+    except OSError:
+        return None
 
 
 def add_json_option(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +143,3 @@ def plain(value: Any) -> str:
 def die(problem: Exception, code: int) -> int:
     sys.stderr.write(f"nvhc: {problem}\n")
     return code
-
-
-def optional_int(value: Any) -> Optional[int]:
-    return value if isinstance(value, int) else None

@@ -28,21 +28,27 @@ def explain(args: argparse.Namespace) -> int:
         gpus = ledger.known_gpus()
         identity = find_gpu(what, gpus)
         if identity is not None:
-            runs = ledger.runs_of_gpu(identity.uuid, MOST_RUNS)
-            return _show(args, f"{common.gpu_name(identity._asdict())} {identity.uuid}", runs, gpus, only=identity.uuid)
+            runs = ledger.runs_of_gpu(identity.uuid, MOST_RUNS + 1)
+            title = f"{common.gpu_name(identity._asdict())} {identity.uuid}"
+            return _show(args, title, runs[:MOST_RUNS], gpus, only=identity.uuid, cut=len(runs) > MOST_RUNS)
         if what.isdigit():
             runs = ledger.runs_of_job(what)
             if not runs:
                 raise InputError(what, "", "no run of this job is in this node's ledger", _recent_jobs(ledger))
             return _show(args, f"job {what}", runs, gpus)
         if what in ("node", common.node(args)):
-            return _show(args, f"node {common.node(args)}", [r for r in ledger.recent_runs(MOST_RUNS) if r.verdict != fd.OK], gpus)
+            runs = ledger.runs_not_ok(MOST_RUNS + 1)
+            return _show(args, f"node {common.node(args)}", runs[:MOST_RUNS], gpus, cut=len(runs) > MOST_RUNS)
     known = ", ".join(common.gpu_name(g._asdict()) for g in gpus)
     raise InputError(what, "", "is neither a job id, nor a GPU of this node, nor its name", f"GPUs: {known}" if known else "")
 
 
 def find_gpu(what: str, gpus: Sequence[GpuIdentity]) -> Optional[GpuIdentity]:
-    """The GPU that 'gpu3', 'g3', a UUID or its beginning, or a PCI address names. InputError when several fit."""
+    """The GPU that 'gpu3', 'g3', a UUID or its beginning, or a PCI address names. InputError when several fit.
+
+    A UUID may end in "…", as a drain reason shortens it.
+    """
+    what = what.removesuffix("…").removesuffix("...")
     index = _INDEX.match(what.lower())
     if index:
         fit = [g for g in gpus if g.nvml_index == int(index.group(1))]
@@ -61,13 +67,18 @@ def _recent_jobs(ledger: Ledger) -> str:
     return f"recent jobs: {', '.join(jobs[:8])}" if jobs else "no job ran here yet"
 
 
-def _show(args: argparse.Namespace, title: str, runs: Sequence[Run], gpus: Sequence[GpuIdentity], only: str = "") -> int:
+def _show(
+    args: argparse.Namespace, title: str, runs: Sequence[Run], gpus: Sequence[GpuIdentity], only: str = "", cut: bool = False
+) -> int:
+    """only: what is said about this GPU. cut: older runs were left out."""
     verdict = fd.worst(f.verdict for r in runs for f in _of(r, only)) if only else fd.worst(r.verdict for r in runs)
     if args.json:
-        common.say_json({"schema": 1, "what": title, "verdict": verdict, "runs": [run_json(r) for r in runs]})
+        common.say_json({"schema": 1, "what": title, "verdict": verdict, "cut": cut, "runs": [run_json(r) for r in runs]})
         return common.exit_code(verdict)
     out = common.console()
     out.print(title, style="bold")
+    if cut:
+        out.print(f"only the newest {len(runs)} runs are shown; `nvhc explain JOB` finds older ones")
     for run in sorted(runs, key=lambda r: r.ended_ns):
         _one(out, run, gpus, only)
     if not runs:

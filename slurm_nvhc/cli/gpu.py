@@ -1,4 +1,4 @@
-"""`nvhc gpu list|release`: GPUs that jobs do not get to see, and the way back."""
+"""`nvhc gpu list|release|forget`: GPUs that jobs do not get to see, and the way back; GPUs that are gone for good."""
 
 from __future__ import annotations
 
@@ -36,4 +36,19 @@ def release(args: argparse.Namespace) -> int:
         if uuid not in excluded or not ledger.release(uuid):
             raise InputError(args.gpu, "", "is not excluded on this node", f"excluded: {', '.join(sorted(excluded)) or 'none'}")
     print(f"released {uuid}: the next job may use it")
+    return common.OK
+
+
+def forget(args: argparse.Namespace) -> int:
+    """A GPU that was taken out on purpose is not missed any more."""
+    with common.open_ledger(args) as ledger:
+        known = ledger.known_gpus()
+        identity = find_gpu(args.gpu, known)
+        if identity is None or not ledger.forget_gpu(identity.uuid):
+            names = ", ".join(f"{common.gpu_name(g._asdict())} {g.uuid}" for g in known)
+            raise InputError(args.gpu, "", "is no GPU that this node knows", f"known: {names or 'none'}")
+        excluded = any(e.uuid == identity.uuid for e in ledger.exclusions())
+    print(f"forgot {identity.uuid}: it is not missed any more, unless gres.conf or expect.gpus in the policy count it")
+    if excluded:
+        print(f"it is still excluded: `nvhc gpu release {identity.uuid}` ends that")
     return common.OK

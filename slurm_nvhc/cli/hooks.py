@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 
 from slurm_nvhc.cli import common
 from slurm_nvhc.hooks import install as setup
@@ -13,7 +14,7 @@ from slurm_nvhc.policy import source
 
 def options(args: argparse.Namespace) -> setup.Options:
     where, name = common.site(args), common.node(args)
-    policy = source.load(where.config, f"{where.state}/{name}", name, "").policy
+    policy = source.load(where.config, f"{where.state}/{name}", name, "", keep=False).policy
     return setup.Options(
         libdir=os.path.abspath(args.libdir),
         config=where.config,
@@ -21,7 +22,8 @@ def options(args: argparse.Namespace) -> setup.Options:
         run=where.run,
         slurm_conf=where.slurm_conf or os.environ.get("SLURM_CONF", ""),
         kill_switch=os.path.abspath(args.kill_switch),
-        budgets=policy.budgets,
+        budgets=policy_show.longest_budgets(where.config, name) or policy.budgets,
+        bin_dir=policy.slurm.bin_dir,
         narrowing=policy_show.narrows_anywhere(where.config),
         dry_run=args.dry_run,
         purge=getattr(args, "purge", False),
@@ -37,18 +39,22 @@ def remove(args: argparse.Namespace) -> int:
 
 
 def _tell(args: argparse.Namespace, report: setup.Report) -> int:
+    """Warnings are no failure: what was asked for has been done, and `install && …` must go on."""
     if args.json:
-        common.say_json({"schema": 1, "done": report.done, "lines": [line._asdict() for line in report.lines], "warnings": report.warnings})
-        return common.FOUND if report.warnings else common.OK
+        lines = [line._asdict() for line in report.lines]
+        common.say_json({"schema": 1, "done": report.done, "before": report.before, "lines": lines, "warnings": report.warnings})
+        return common.OK
     if args.dry_run:
         print("dry run: nothing is changed; it would say:")
     for line in report.done:
         print(line)
     if report.lines:
-        print("\nfor slurm.conf, then `scontrol reconfigure`:\n")
+        *sentences, command = report.before
+        print("", *sentences, "", f"  {command}", "", "For slurm.conf:", "", sep="\n")
         for entry in report.lines:
             print(f"  # {entry.why}{' (is there already)' if entry.present else ''}\n  {entry.text}")
         print()
+    sys.stdout.flush()
     for warning in report.warnings:
-        print(f"warning: {warning}")
-    return common.FOUND if report.warnings else common.OK
+        print(f"warning: {warning}", file=sys.stderr)
+    return common.OK

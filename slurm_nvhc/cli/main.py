@@ -65,6 +65,7 @@ def parser() -> argparse.ArgumentParser:
     check.add_argument("--since", metavar="CAPTURE", default="", help="compare with this capture")
     check.add_argument("--now", metavar="CAPTURE", default="", help="judge this capture instead of reading the node")
     check.add_argument("-v", "--verbose", action="store_true", help="all evidence of each finding")
+    common.add_kill_switch_option(check, "say so if this file switches the hooks off")
 
     doctor = command(
         commands, "doctor", "doctor:doctor", "is this machine set up so that the hooks can do their work? looks, changes nothing",
@@ -72,9 +73,13 @@ def parser() -> argparse.ArgumentParser:
         "Run it as root: an ordinary user is shown what he may see. docs/doctor.md explains each line.",
     )  # fmt: skip
     doctor.add_argument("--libdir", default="/usr/libexec/nvhc", metavar="DIR", help="where the launchers are (%(default)s)")
-    doctor.add_argument("--kill-switch", default="/etc/nvhc/disabled", metavar="FILE", help="the file that switches all hooks off")
+    common.add_kill_switch_option(doctor, "the file that switches all hooks off")
 
-    command(commands, "status", "status:status", "what this node knows about itself: last runs, drains, exclusions")
+    status = command(
+        commands, "status", "status:status", "what this node knows about itself: last runs, drains, exclusions",
+        "Exit code 1 while the hooks are switched off.",
+    )  # fmt: skip
+    common.add_kill_switch_option(status, "the file that switches all hooks off")
 
     explain = command(
         commands, "explain", "explain:explain", "what happened, by which numbers and rule, and what was done",
@@ -91,14 +96,22 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     replay.add_argument("file", metavar="FILE", nargs="+", help="scenario file")
 
-    gpu = commands.add_parser("gpu", help="GPUs that jobs do not get to see").add_subparsers(metavar="COMMAND", required=True)
+    gpu = commands.add_parser("gpu", help="GPUs that jobs do not get to see, or that are gone").add_subparsers(
+        metavar="COMMAND", required=True
+    )
     command(gpu, "list", "gpu:show", "list excluded GPUs")
     release = command(gpu, "release", "gpu:release", "give an excluded GPU back to jobs")
     release.add_argument("gpu", metavar="GPU", help="gpu3, a UUID or its beginning, or a PCI address")
+    forget = command(
+        gpu, "forget", "gpu:forget", "do not miss a GPU that was taken out on purpose",
+        "For a GPU that is not to come back. One that is still there is known again at the next run.",
+    )  # fmt: skip
+    forget.add_argument("gpu", metavar="GPU", help="gpu3, a UUID or its beginning, or a PCI address")
 
     policy = commands.add_parser("policy", help="check a policy, show the one in force").add_subparsers(metavar="COMMAND", required=True)
     policy_check = command(policy, "check", "policy:check", "say what is wrong with a policy file, by line and key")
     policy_check.add_argument("file", nargs="?", default="", metavar="FILE", help="policy file (default: --config)")
+    policy_check.add_argument("--libdir", default="/usr/libexec/nvhc", metavar="DIR", help="where the launchers are (%(default)s)")
     policy_show = command(policy, "show", "policy:show", "print the policy in force, overlays applied")
     policy_show.add_argument("--partition", default="", help="as for a job of this partition")
     policy_show.add_argument("--model", default="", help="as for GPUs of this model")
@@ -113,9 +126,7 @@ def parser() -> argparse.ArgumentParser:
     ):
         sub = command(hooks, name, f"hooks:{name}", text)
         sub.add_argument("--libdir", default="/usr/libexec/nvhc", metavar="DIR", help="where the launchers go (%(default)s)")
-        sub.add_argument(
-            "--kill-switch", default="/etc/nvhc/disabled", metavar="FILE", help="a file that switches all hooks off while it exists"
-        )
+        common.add_kill_switch_option(sub, "a file that switches all hooks off while it exists")
         sub.add_argument("--dry-run", action="store_true", help="say what would be done, do nothing")
         if name == "remove":
             sub.add_argument("--purge", action="store_true", help="delete ledger and run directory too")

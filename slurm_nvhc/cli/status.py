@@ -15,16 +15,25 @@ from slurm_nvhc.record.run import Run
 
 
 def status(args: argparse.Namespace) -> int:
-    name, where = common.node(args), common.site(args)
+    """Exit code by the last runs' verdicts; 1 while the hooks are switched off, whatever those were."""
+    name, where, off = common.node(args), common.site(args), common.hooks_off(args)
+    out = common.console()
+    if off is not None and not args.json:
+        out.print(str(off), style="bold red")  # before anything that may fail: it may be why there is no ledger
     with common.open_ledger(args) as ledger:
         facts = _facts(ledger)
-    loaded = source.load(where.config, f"{where.state}/{name}", name, "")
+    loaded = source.load(where.config, f"{where.state}/{name}", name, "", keep=False)
     latest = [run for run in facts["runs"].values() if run is not None]
     verdict = fd.worst(run.verdict for run in latest)
+    code = common.FOUND if off is not None else common.exit_code(verdict)
     if args.json:
-        common.say_json(_as_json(name, loaded.policy.hash, loaded.policy.mode, verdict, facts, [t.detail for t in loaded.troubles]))
-        return common.exit_code(verdict)
-    out = common.console()
+        common.say_json(
+            {
+                **_as_json(name, loaded.policy.hash, loaded.policy.mode, verdict, facts, [t.detail for t in loaded.troubles]),
+                "hooks_off": off._asdict() if off is not None else None,
+            }
+        )
+        return code
     out.print(f"{name}: policy {loaded.policy.hash}, mode {loaded.policy.mode}")
     for trouble in loaded.troubles:
         out.print(f"  policy: {trouble.detail}")
@@ -47,7 +56,7 @@ def status(args: argparse.Namespace) -> int:
     out.print(common.table("GPUs", ("gpu", "uuid", "pci", "model", ""), gpus))
     for run in latest:
         show.findings(out, f"findings of the last {run.hook}", [f for f in run.findings if f.verdict != fd.OK])
-    return common.exit_code(verdict)
+    return code
 
 
 def _facts(ledger: Ledger) -> dict[str, Any]:

@@ -21,6 +21,10 @@ from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.reading import NOT_SUPPORTED, NoData, Reading, number
 from slurm_nvhc.model.snapshot import GpuState, Snapshot
 
+# The moment of the driver's load comes from the kernel log's boot-time stamp and the wall clock of each
+# reading: it moves with every correction of that clock. No driver is loaded twice within a minute.
+SAME_LOAD_NS: Final = 60 * 10**9
+
 _CLEARING_WORDS: Final = {
     cat.REBOOT: "node rebooted",
     cat.DRIVER_RELOAD: "driver reloaded",
@@ -56,8 +60,8 @@ def _cleared_for_all(before: Snapshot, after: Snapshot) -> str:
     """The strongest thing known to have cleared counters on every GPU: REBOOT, DRIVER_RELOAD or ''."""
     if before.boot_id != after.boot_id:
         return cat.REBOOT
-    loads = (before.driver_loaded_ns, after.driver_loaded_ns)
-    if None not in loads and loads[0] != loads[1]:
+    first, second = before.driver_loaded_ns, after.driver_loaded_ns
+    if first is not None and second is not None and abs(second - first) > SAME_LOAD_NS:
         return cat.DRIVER_RELOAD
     if before.driver and after.driver and before.driver != after.driver:
         return cat.DRIVER_RELOAD

@@ -24,7 +24,9 @@ from slurm_nvhc.proc import child, log  # noqa: E402
 from slurm_nvhc.slurm.environment import node_name  # noqa: E402
 
 FAIL_ON_PURPOSE: Final = 97
-HARD_LIMIT_S: Final = 55.0  # slurmd kills a health check after 60 s; budgets end long before
+STARTING_LIMIT_S: Final = 55.0  # until the policy and with it the budget is known
+GRACE_S: Final = 5.0  # after the budget, before a run that does not end is ended; the launcher is faster
+TIMED_OUT: Final = 75  # told by the launcher
 
 _OPTIONS: Final = {"--config": "config", "--state": "state", "--run": "run", "--slurm-conf": "slurm_conf"}
 
@@ -47,6 +49,15 @@ def _stop(signum: int, frame: object) -> None:
     """slurmd follows its SIGTERM with SIGKILL after 10 ms: kill the children and go, the ledger is transactional."""
     child.kill_all()
     os._exit(0)
+
+
+def _time_is_up(signum: int, frame: object) -> None:
+    child.kill_all()
+    os._exit(TIMED_OUT)
+
+
+def _limit(seconds: float) -> None:
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _only_copy(site: pipeline.Site, node: str) -> bool:
@@ -75,13 +86,15 @@ def main(argv: Sequence[str]) -> int:
         return 0
     hook, site = parsed
     signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGALRM, _stop)
-    signal.setitimer(signal.ITIMER_REAL, HARD_LIMIT_S)
+    signal.signal(signal.SIGALRM, _time_is_up)
+    _limit(STARTING_LIMIT_S)
     hostname = os.uname().nodename.partition(".")[0]
     if hook == HEALTH_CHECK and not _only_copy(site, node_name(os.environ, hostname)):
         return 0
     try:
-        result = pipeline.run_hook(hook, site, os.environ, _STARTED, hostname, hook == HEALTH_CHECK and slurmd.is_registering())
+        registering = hook == HEALTH_CHECK and slurmd.is_registering()
+        on_budget = lambda left_s: _limit(left_s + GRACE_S)  # noqa: E731
+        result = pipeline.run_hook(hook, site, os.environ, _STARTED, hostname, registering, on_budget)
     except Exception as exc:  # the last line of defence: nothing of ours may fail a job or drain a node
         child.kill_all()
         log.warning(f"{hook}: MON-INTERNAL: {type(exc).__name__}: {exc}")

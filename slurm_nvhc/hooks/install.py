@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import shlex
 import shutil
 import stat
@@ -19,8 +20,9 @@ from typing import Callable, Final, NamedTuple, Optional
 from slurm_nvhc import resources
 from slurm_nvhc.errors import InputError, MonitorError
 from slurm_nvhc.hooks import slurm_conf
-from slurm_nvhc.policy.compiled import Budgets
+from slurm_nvhc.policy.compiled import Budgets, Slurm
 from slurm_nvhc.proc import child, files
+from slurm_nvhc.slurm.node import SlurmCommands
 
 # The launcher ends a hook this long after the hook's own budget: the hook ends itself first.
 GRACE_S: Final = 1
@@ -31,6 +33,8 @@ LAUNCHERS: Final = {  # file in the library directory -> its template, and its b
     "nvhc-epilog.sh": ("epilog/nvhc-epilog.sh", "epilog_s"),
     "nvhc-health-check.sh": ("prolog/nvhc-health-check.sh", "health_check_s"),
 }
+_DEADLINE: Final = re.compile(r"^DEADLINE=(\d+)$", re.MULTILINE)  # as in prolog/launcher.sh
+_MAX_LAUNCHER: Final = 64 * 1024
 MARKER: Final = ".nvhc"  # in the state directory: purge removes nothing without it
 STUB: Final = """\
 #!/bin/sh
@@ -46,6 +50,7 @@ class Options(NamedTuple):
 
     slurm_conf: '' = the first well-known place that has one, else /etc/slurm/slurm.conf.
     budgets:    from the policy in force; the launchers' deadlines follow them.
+    bin_dir:    where the policy says that scontrol is.
     narrowing:  the policy narrows somewhere, so TaskProlog is wanted.
     purge:      remove only: state and run directories as well.
     """
@@ -58,6 +63,7 @@ class Options(NamedTuple):
     kill_switch: str = "/etc/nvhc/disabled"
     python: str = ""
     budgets: Budgets = Budgets()
+    bin_dir: str = Slurm().bin_dir
     narrowing: bool = False
     dry_run: bool = False
     purge: bool = False
@@ -66,12 +72,14 @@ class Options(NamedTuple):
 class Report(NamedTuple):
     """done: one sentence per file or directory, in order; with dry_run, what would be done.
 
-    lines: for slurm.conf, in order; warnings: what an administrator should look at.
+    lines: for slurm.conf, in order; before: what must be so first (slurm_conf.before).
+    warnings: what an administrator should look at; all was done nevertheless.
     """
 
     done: tuple[str, ...]
     lines: tuple[slurm_conf.Line, ...] = ()
     warnings: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
 
 
 Running = Callable[[Options], Optional[slurm_conf.Settings]]
@@ -101,11 +109,15 @@ def install(options: Options) -> Report:
         done.append(_write(options.config, _template("etc/policy.site.yaml"), 0o644, options.dry_run))
     hooks = _hooks(options)
     warnings = [*_trust_warnings(options), *_tool_warnings()]
+    unusable = SlurmCommands(options.bin_dir, "", 0.0).unusable()
+    if unusable is not None:
+        warnings.append(str(unusable))
     if settings is None:
         warnings.append(f"no slurm.conf at {conf_path}: its settings were not checked")
     else:
         warnings += slurm_conf.warnings(hooks, settings)
-    return Report(tuple(done), slurm_conf.lines(hooks, settings or {}, options.narrowing), tuple(warnings))
+    lines = slurm_conf.lines(hooks, settings or {}, options.narrowing)
+    return Report(tuple(done), lines, tuple(warnings), slurm_conf.before(hooks))
 
 
 def running_settings(options: Options) -> Optional[slurm_conf.Settings]:
@@ -148,8 +160,6 @@ def remove(options: Options, running: Running = running_settings) -> Report:
 
 def launchers(options: Options, conf_path: str) -> dict[str, str]:
     """File name -> text, with every path baked in. ``options`` must be complete."""
-    hooks = _hooks(options)
-    seconds = {"prolog_s": hooks.prolog_s, "epilog_s": hooks.epilog_s, "health_check_s": hooks.health_check_s}
     values = {
         "PYTHON": options.python,
         "CONFIG": options.config,
@@ -159,11 +169,33 @@ def launchers(options: Options, conf_path: str) -> dict[str, str]:
         "KILLSWITCH": options.kill_switch,
     }
     out = {}
-    for name, (template, budget) in LAUNCHERS.items():
+    for name, (template, _budget) in LAUNCHERS.items():
         text = _template(template).replace("@LAUNCHER@", _template("prolog/launcher.sh").rstrip("\n"))
-        out[name] = _fill(text, {**values, "SECONDS": str(seconds[budget])})
+        out[name] = _fill(text, {**values, "SECONDS": str(needed_s(options.budgets, name))})
     out[TASK_PROLOG] = _fill(_template("prolog/nvhc-task-prolog.sh"), values)
     return out
+
+
+def needed_s(budgets: Budgets, launcher: str) -> int:
+    """The deadline in seconds that a launcher must have under these budgets."""
+    budget: float = getattr(budgets, LAUNCHERS[launcher][1])
+    return math.ceil(budget) + GRACE_S
+
+
+def too_short(libdir: str, budgets: Budgets) -> tuple[str, ...]:
+    """One sentence for each launcher that was written for a smaller budget: it would end the hook in the middle."""
+    out = []
+    for name in LAUNCHERS:
+        path = os.path.join(libdir, name)
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                baked = _DEADLINE.search(file.read(_MAX_LAUNCHER))
+        except OSError:
+            continue  # not installed here
+        if baked and int(baked.group(1)) < needed_s(budgets, name):
+            why = f"ends its hook after {baked.group(1)} s, and this policy's budget needs {needed_s(budgets, name)} s"
+            out.append(f"{path} {why}: run `nvhc hooks install` again once it is in force")
+    return tuple(out)
 
 
 def _fill(text: str, values: dict[str, str]) -> str:
@@ -187,15 +219,14 @@ def _complete(options: Options) -> Options:
 
 def _hooks(options: Options) -> slurm_conf.Hooks:
     prolog, epilog, health_check = (os.path.join(options.libdir, name) for name in LAUNCHERS)
-    budgets = options.budgets
     return slurm_conf.Hooks(
         prolog,
         epilog,
         health_check,
         os.path.join(options.libdir, TASK_PROLOG),
-        prolog_s=math.ceil(budgets.prolog_s) + GRACE_S,
-        epilog_s=math.ceil(budgets.epilog_s) + GRACE_S,
-        health_check_s=math.ceil(budgets.health_check_s) + GRACE_S,
+        prolog_s=needed_s(options.budgets, "nvhc-prolog.sh"),
+        epilog_s=needed_s(options.budgets, "nvhc-epilog.sh"),
+        health_check_s=needed_s(options.budgets, "nvhc-health-check.sh"),
     )
 
 

@@ -4,7 +4,8 @@ Facts behind the warnings (observed on 22.05 and 24.11): of several Prolog lines
 silently runs the last one, 24.11 runs all in file order; a comma list is taken as one path
 and fails every job; a glob runs in reverse alphabetical order and stops at the first
 failure; a hook that outlasts PrologEpilogTimeout drains the node; a missing hook file
-drains every node.
+fails every job and drains every node; a batch job whose prolog fails is requeued and
+held, unless SchedulerParameters has nohold_on_prolog_fail.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import fnmatch
 import glob
 import os
 import re
+import shlex
 from typing import Final, Mapping, NamedTuple, Optional, Sequence
 
 from slurm_nvhc.slurm import conf
@@ -28,6 +30,7 @@ WELL_KNOWN: Final = (
 )
 HOOK_KEYS: Final = ("prolog", "epilog", "healthcheckprogram", "taskprolog")
 MESSAGE_TIMEOUT_S: Final = 10  # Slurm's default; a prolog is expected to end within it
+NOHOLD: Final = "nohold_on_prolog_fail"
 HEALTH_CHECK_LIMIT_S: Final = 60  # slurmd kills a health check after this
 _TABLES: Final = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")  # lines about nodes, not settings
 _SHOWN = re.compile(r"(\w+)(?:\[\d+\])?\s*=\s*(\S+)")  # 24.11 shows several hooks as Prolog[0], Prolog[1]
@@ -102,9 +105,19 @@ def names(settings: Settings, path: str) -> bool:
     return False
 
 
+def before(hooks: Hooks) -> tuple[str, ...]:
+    """What must be so before the lines go into slurm.conf; the last one is a command that checks it."""
+    return (
+        "These lines are for the whole cluster. The launchers must be on EVERY node that reads this slurm.conf before",
+        "`scontrol reconfigure`: Slurm fails every job on a node without them, and drains it. Look first, for example by",
+        f"clush -a {shlex.quote(f'test -x {shlex.quote(hooks.prolog)}')}",
+    )
+
+
 def lines(hooks: Hooks, settings: Settings, narrowing: bool) -> tuple[Line, ...]:
     """What slurm.conf needs on every node and on the controller, and why."""
-    flags = [flag for value in settings.get("prologflags", ()) for flag in value.split(",") if flag]
+    flags = _words(settings, "prologflags")
+    parameters = _words(settings, "schedulerparameters")
     has_alloc = any(flag.lower() in ("alloc", "contain", "x11") for flag in flags)
     out = [
         Line(f"Prolog={hooks.prolog}", "records the counters when a job starts", names_as(settings, "prolog", hooks.prolog)),
@@ -121,6 +134,11 @@ def lines(hooks: Hooks, settings: Settings, narrowing: bool) -> tuple[Line, ...]
         ),
         Line("HealthCheckInterval=300", "0, the default, never runs it", _positive(settings, "healthcheckinterval")),
         Line("HealthCheckNodeState=ANY", "busy and drained nodes too", "healthchecknodestate" in settings),
+        Line(
+            f"SchedulerParameters={','.join([*parameters, NOHOLD])}",
+            "a job that a prolog keeps off a bad node runs elsewhere; without it Slurm requeues it and holds it",
+            _nohold(settings),
+        ),
     ]
     if narrowing:
         out.append(
@@ -135,6 +153,14 @@ def lines(hooks: Hooks, settings: Settings, narrowing: bool) -> tuple[Line, ...]
 
 def names_as(settings: Settings, key: str, path: str) -> bool:
     return names({key: settings.get(key, ())}, path)
+
+
+def _words(settings: Settings, key: str) -> list[str]:
+    return [word for value in settings.get(key, ()) for word in value.split(",") if word]
+
+
+def _nohold(settings: Settings) -> bool:
+    return NOHOLD in (word.lower() for word in _words(settings, "schedulerparameters"))
 
 
 def warnings(hooks: Hooks, settings: Settings) -> tuple[str, ...]:
@@ -157,9 +183,11 @@ def warnings(hooks: Hooks, settings: Settings) -> tuple[str, ...]:
     if hooks.health_check_s >= HEALTH_CHECK_LIMIT_S:
         advice = "lower budgets.health_check"
         out.append(f"the health check may take {hooks.health_check_s} s, and slurmd ends it after {HEALTH_CHECK_LIMIT_S} s: {advice}")
-    flags = ",".join(settings.get("prologflags", ())).lower().split(",")
-    if "runinjob" in flags:
+    if "runinjob" in (flag.lower() for flag in _words(settings, "prologflags")):
         out.append("PrologFlags has RunInJob: under ConstrainDevices the prolog then sees only the job's GPUs")
+    if not _nohold(settings):
+        held = "a job that our prolog keeps off a bad node is requeued and held until somebody runs `scontrol release`"
+        out.append(f"SchedulerParameters has no {NOHOLD}: {held}")
     return tuple(out)
 
 

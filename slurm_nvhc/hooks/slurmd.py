@@ -10,12 +10,13 @@ import os
 from typing import Final, Optional
 
 YOUNG_S: Final = 15.0  # a slurmd older than this has registered, or its first check was killed
+_GENERATIONS: Final = 5  # python <- timeout <- launcher <- slurmd, and a site's own script around the launcher
 
 
 def is_registering() -> bool:
     """True when an ancestor process is a slurmd that started moments ago. False when that can not be told."""
     pid = os.getppid()
-    for _generation in range(3):  # python <- launcher <- slurmd
+    for _generation in range(_GENERATIONS):
         row = _stat(pid)
         if row is None:
             return False

@@ -2,6 +2,5 @@
 
 from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, PROLOG, Input, Judgement, Window
 from slurm_nvhc.judge.judge import judge
-from slurm_nvhc.judge.memory import accept
 
-__all__ = ["EPILOG", "HEALTH_CHECK", "PROLOG", "Input", "Judgement", "Window", "accept", "judge"]
+__all__ = ["EPILOG", "HEALTH_CHECK", "PROLOG", "Input", "Judgement", "Window", "judge"]

@@ -42,6 +42,9 @@ class Input(NamedTuple):
     expected_gpus: the number of GPUs that gres.conf lists for this node, None when unknown.
     troubles: troubles from outside the snapshot (policy, ledger, environment …).
     reset_since: GPUs whose counters were reset -> a moment before that reset (ns).
+    settled: sticky events that an administrator settled, model/settled.py key -> up to when (ns).
+    events_are_new: the kernel's events were read from where the window began in its log.
+    run_id: the same for all looks of one hook run; trouble is counted once per run.
     """
 
     hook: str
@@ -57,6 +60,9 @@ class Input(NamedTuple):
     expected_gpus: Optional[int] = None
     troubles: tuple[Trouble, ...] = ()
     reset_since: Mapping[str, int] = {}
+    settled: Mapping[str, int] = {}
+    events_are_new: bool = False
+    run_id: str = ""
 
     @property
     def now_ns(self) -> int:

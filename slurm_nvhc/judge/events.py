@@ -3,9 +3,9 @@
 An event belongs to a moment, not to the state of a reading: DCGM's field 230
 keeps the last Xid for ever, so its value alone says nothing about this job
 (dcgm-exporter#95). A *sticky* event (GPU off the bus, uncontained error) makes
-the GPU bad until the node reboots, the driver is loaded anew, or an
-administrator resumes the node that was drained for it; it is remembered as
-open and judged by every later prolog and health check, once per occurrence.
+the GPU bad until the node reboots, the driver is loaded anew, the GPU is reset,
+or an administrator resumes the node that was drained for it; until then it is
+open, and every prolog and health check judges it again.
 """
 
 from __future__ import annotations
@@ -17,39 +17,53 @@ from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input
 from slurm_nvhc.judge.say import effective_mode, make_finding
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model import settled
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.snapshot import Event, GpuIdentity
 from slurm_nvhc.model.times import iso
 from slurm_nvhc.policy.compiled import Level, Rule
 
+# Xids of one incident are logged within seconds: a dying GPU's peers (74 beside a 79), a contained
+# error's parts (48 with 94). NVIDIA's Xid catalogue; ten seconds is our judgement.
+SAME_TIME_NS: Final = 10 * 10**9
 OLD_NS: Final = 600 * 10**9  # an event older than this is told with its moment, so that it does not read as new
-ECHO_NS: Final = 10 * 10**9  # a dying GPU's peers log within the same seconds (NVIDIA Xid catalogue, 74)
 
 
 class _Seen(NamedTuple):
-    """beside: Xids of the same GPU within seconds. observed: seen first when no rule was to act on it."""
+    """One event, or for an open one all its occurrences. ``last_ns``: the latest of them.
+
+    beside: Xids of the same GPU at the same time. observed: first seen when no rule was to act on it.
+    """
 
     event: Event
     place: str
     identity: Optional[GpuIdentity]
+    last_ns: int
+    times: int = 1
     beside: frozenset[int] = frozenset()
     observed: bool = False
 
 
 def judge_events(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
     rules = [r for r in inp.policy.rules.values() if r.kind == "event" and r.mode != fd.OFF]
-    seen = _located(inp, inp.snapshot.events)
+    seen = _with_company(_located(inp, inp.snapshot.events), rules)
+    new = [s for s in seen if _in_window(inp, notes, s)]
     _keep_sticky(inp, notes, rules, seen)
-    findings: list[Finding] = []
-    for place in dict.fromkeys(s.place for s in seen):
-        here = [s for s in seen if s.place == place and _in_window(inp, s)]
-        for rule in rules:
-            if rule.sticky and inp.hook != EPILOG:
-                continue  # comes from the open ones below
-            findings.extend(_of_rule(inp, notes, rule, rules, place, here, seen))
+    now_rules = [r for r in rules if not r.sticky or inp.hook == EPILOG]
+    findings = _of_rules(inp, notes, now_rules, rules, [s for s in new if not _is_settled(inp, s)], seen)
     if inp.hook != EPILOG:
-        findings.extend(_open_ones(inp, notes, rules))
+        opened = _open_ones(inp, notes)
+        findings += _of_rules(inp, notes, [r for r in rules if r.sticky], rules, opened, opened)
     return tuple(findings)
+
+
+def xids_by_gpu(inp: Input) -> Mapping[str, frozenset[int]]:
+    """Xid numbers per GPU in the window (or, without a window, of all events that were read)."""
+    out: dict[str, frozenset[int]] = {}
+    for seen in _located(inp, inp.snapshot.events):
+        if inp.window.start_ns is None or inp.events_are_new or seen.event.at_ns > inp.window.start_ns:
+            out[seen.place] = out.get(seen.place, frozenset()) | {seen.event.code}
+    return out
 
 
 def _located(inp: Input, events: Iterable[Event]) -> list[_Seen]:
@@ -63,67 +77,78 @@ def _located(inp: Input, events: Iterable[Event]) -> list[_Seen]:
             continue
         identity = by_uuid.get(event.uuid) or rows.get(event.pci)
         place = identity.uuid if identity is not None else (event.uuid or f"pci:{event.pci}")
-        out.append(_Seen(event, place, identity))
+        out.append(_Seen(event, place, identity, event.at_ns))
     return out
 
 
-def xids_by_gpu(inp: Input) -> Mapping[str, frozenset[int]]:
-    """Xid numbers per GPU in the window (or, without a window, of all events that were read)."""
-    out: dict[str, frozenset[int]] = {}
-    for seen in _located(inp, inp.snapshot.events):
-        if inp.window.start_ns is None or seen.event.at_ns > inp.window.start_ns:
-            out[seen.place] = out.get(seen.place, frozenset()) | {seen.event.code}
-    return out
+def _with_company(seen: list[_Seen], rules: list[Rule]) -> list[_Seen]:
+    """Each event with the excusing Xids (``unless_xid`` of any rule) that its GPU logged at the same time."""
+    excuses = {code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.unless_xid}
+    excusing = [s for s in seen if s.event.code in excuses]
+    if not excusing:
+        return seen
+    return [s._replace(beside=frozenset(o.event.code for o in excusing if o.place == s.place and _same_time(o, s))) for s in seen]
 
 
-def _in_window(inp: Input, seen: _Seen) -> bool:
+def _same_time(one: _Seen, other: _Seen) -> bool:
+    return abs(one.event.at_ns - other.event.at_ns) <= SAME_TIME_NS
+
+
+def _in_window(inp: Input, notes: memory.Notes, seen: _Seen) -> bool:
+    """Did this happen in the window that is judged?
+
+    Kernel events that were read from the window's own place in the log are new whatever their
+    stamps say: printk's clock drifts, and a line logged while the log is read has a stamp after
+    the snapshot's. The engine's events come late at times: a health check takes each once.
+    """
     start = inp.window.start_ns
-    if start is None or inp.hook not in (EPILOG, HEALTH_CHECK):
+    if start is None or inp.hook not in (EPILOG, HEALTH_CHECK) or not inp.in_scope(seen.place):
         return False
-    return start < seen.event.at_ns <= inp.now_ns and inp.in_scope(seen.place)
+    if seen.event.source == "kernel" and inp.events_are_new:
+        return True
+    if seen.event.source == "engine" and inp.hook == HEALTH_CHECK:
+        return notes.first_sight(seen.event.ident, seen.event.at_ns > start)
+    return seen.event.at_ns > start
 
 
-def _named(rules: Iterable[Rule]) -> frozenset[int]:
-    return frozenset(code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.xid or ())
+def _is_settled(inp: Input, seen: _Seen) -> bool:
+    return seen.last_ns <= inp.settled.get(settled.key(seen.place, seen.event.code), -1)
+
+
+def _of_rules(
+    inp: Input, notes: memory.Notes, asking: list[Rule], rules: list[Rule], here: list[_Seen], everything: list[_Seen]
+) -> list[Finding]:
+    """At most one finding of a rule per entity and Xid number: the strongest."""
+    named = frozenset(code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.xid or ())
+    places: dict[str, list[_Seen]] = {}
+    for s in here:
+        places.setdefault(s.place, []).append(s)
+    out: list[Finding] = []
+    for place, events in places.items():
+        for rule in asking:
+            told: set[int] = set()
+            for verdict, levels in ((fd.FAIL, rule.fail), (fd.WARN, rule.warn)):
+                for level in levels:
+                    matching = [s for s in events if _concerns(level, s.event.code, named) and not _excused(level, s, everything)]
+                    matching = _often_enough(inp, notes, rule, level, place, matching)
+                    for code in sorted({s.event.code for s in matching} - told):
+                        told.add(code)
+                        out.append(_finding(inp, rule, verdict, level, [s for s in matching if s.event.code == code]))
+    return out
 
 
 def _concerns(level: Level, code: int, named: frozenset[int]) -> bool:
     return code in (level.xid or ()) or (level.xid_other and code not in named)
 
 
-def _of_rule(
-    inp: Input, notes: memory.Notes, rule: Rule, rules: list[Rule], place: str, here: list[_Seen], everything: list[_Seen]
-) -> list[Finding]:
-    """At most one finding of a rule per entity and Xid number: the strongest."""
-    named = _named(rules)
-    out: dict[int, Finding] = {}
-    for verdict, levels in ((fd.FAIL, rule.fail), (fd.WARN, rule.warn)):
-        for level in levels:
-            matching = [s for s in here if _concerns(level, s.event.code, named)]
-            matching = [s for s in matching if not _is_echo(level, s, everything) and not _is_excused(level, s, everything)]
-            matching = _often_enough(inp, notes, rule, level, place, matching)
-            for code in sorted({s.event.code for s in matching} - set(out)):
-                group = [s for s in matching if s.event.code == code]
-                out[code] = _finding(inp, rule, verdict, level, [s.event for s in group], place, group[0].identity)
-    return list(out.values())
-
-
-def _is_echo(level: Level, seen: _Seen, everything: list[_Seen]) -> bool:
-    """Another GPU of the node logged one of ``unless_peer_xid`` within seconds: this one only felt it."""
-    return any(
-        other.place != seen.place and other.event.code in level.unless_peer_xid and abs(other.event.at_ns - seen.event.at_ns) <= ECHO_NS
-        for other in everything
-    )
-
-
-def _is_excused(level: Level, seen: _Seen, everything: list[_Seen]) -> bool:
-    """The same GPU logged one of ``unless_xid`` at the same time (a 48 with a 94 was contained)."""
-    return bool((seen.beside | _beside(seen, everything)) & set(level.unless_xid))
-
-
-def _beside(seen: _Seen, everything: list[_Seen]) -> frozenset[int]:
-    near = (o.event.code for o in everything if o.place == seen.place and abs(o.event.at_ns - seen.event.at_ns) <= ECHO_NS)
-    return frozenset(near)
+def _excused(level: Level, seen: _Seen, everything: list[_Seen]) -> bool:
+    """Contained (its own GPU logged one of ``unless_xid`` at the same time), or the echo of a peer's."""
+    if seen.beside & set(level.unless_xid):
+        return True
+    if not level.unless_peer_xid:
+        return False
+    peers = (o for o in everything if o.event.code in level.unless_peer_xid and o.place != seen.place)
+    return any(_same_time(o, seen) for o in peers)
 
 
 def _often_enough(inp: Input, notes: memory.Notes, rule: Rule, level: Level, place: str, matching: list[_Seen]) -> list[_Seen]:
@@ -135,72 +160,72 @@ def _often_enough(inp: Input, notes: memory.Notes, rule: Rule, level: Level, pla
     return matching if matching and count >= level.hits and users >= (level.users or 0) else []
 
 
+# Sticky events
+
+
 def _keep_sticky(inp: Input, notes: memory.Notes, rules: list[Rule], seen: list[_Seen]) -> None:
-    """Open what is new, close what a reboot, driver load or GPU reset ended."""
-    named = _named(rules)
+    """Open what is new, close what was settled or what a reboot, driver load or GPU reset ended."""
+    named = frozenset(code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.xid or ())
     sticky = [r for r in rules if r.sticky]
     for s in seen:
         asking = [r for r in sticky if any(_concerns(level, s.event.code, named) for level in (*r.warn, *r.fail))]
-        if asking:
+        if asking and not _is_settled(inp, s):
             # What was seen in the observe week is known and was left alone: enforcing later must not drain for it.
             observed = all(effective_mode(inp, r) == fd.OBSERVE for r in asking)
             row = {**s.event._asdict(), "place": s.place, "boot": inp.snapshot.boot_id, "observed": observed}
-            notes.open_event(s.event.ident, {**row, "beside": sorted(_beside(s, seen))})
-    loaded = inp.snapshot.driver_loaded_ns
-    for ident, row in notes.open_events().items():
-        at_ns = row.get("at_ns")
-        reset_ns = inp.reset_since.get(str(row.get("place")))
-        if row.get("boot") != inp.snapshot.boot_id or not isinstance(at_ns, int):
-            notes.close_event(ident)
-        elif (loaded is not None and loaded > at_ns) or (reset_ns is not None and reset_ns >= at_ns):
-            notes.close_event(ident)
+            notes.open_event(settled.key(s.place, s.event.code), {**row, "beside": sorted(s.beside)})
+    for key, opened in notes.open_events().items():
+        if _ended(inp, key, opened):
+            notes.close_event(key)
 
 
-def _open_ones(inp: Input, notes: memory.Notes, rules: list[Rule]) -> list[Finding]:
-    """Findings for every sticky event that is still open, whenever it happened."""
-    seen: list[_Seen] = []
+def _ended(inp: Input, key: str, row: Mapping[str, Any]) -> bool:
+    last_ns = row.get("last_ns")
+    if row.get("boot") != inp.snapshot.boot_id or not isinstance(last_ns, int) or last_ns <= inp.settled.get(key, -1):
+        return True
+    loaded, reset = inp.snapshot.driver_loaded_ns, inp.reset_since.get(str(row.get("place")))
+    return (loaded is not None and loaded > last_ns) or (reset is not None and reset >= last_ns)
+
+
+def _open_ones(inp: Input, notes: memory.Notes) -> list[_Seen]:
+    """Every sticky event that is still open, whenever it happened."""
+    out: list[_Seen] = []
     for row in notes.open_events().values():
-        event = _event_of(row)
+        try:
+            event = Event(**{k: row[k] for k in Event._fields if k in row})
+        except TypeError:
+            continue
         beside = frozenset(c for c in row.get("beside", ()) if isinstance(c, int))
-        located = _located(inp, [event]) if event is not None else []
-        seen.extend(s._replace(beside=beside, observed=row.get("observed") is True) for s in located)
-    out: list[Finding] = []
-    for place, observed in dict.fromkeys((s.place, s.observed) for s in seen):
-        here = [s for s in seen if (s.place, s.observed) == (place, observed)]
-        for rule in (r for r in rules if r.sticky):
-            found = _of_rule(inp, notes, rule, rules, place, here, seen)
-            out.extend(f._replace(mode=fd.OBSERVE) if observed else f for f in found)
+        more: dict[str, Any] = {
+            "last_ns": row["last_ns"],
+            "times": row.get("count", 1),
+            "beside": beside,
+            "observed": row.get("observed") is True,
+        }
+        out.extend(s._replace(**more) for s in _located(inp, [event]))
     return out
 
 
-def _event_of(row: Mapping[str, Any]) -> Optional[Event]:
-    try:
-        return Event(**{k: row[k] for k in Event._fields if k in row})
-    except TypeError:
-        return None
-
-
-def _finding(
-    inp: Input, rule: Rule, verdict: str, level: Level, events: list[Event], place: str, identity: Optional[GpuIdentity]
-) -> Finding:
-    first = min(events, key=lambda e: e.at_ns)
-    facts = xids.BY_NUMBER.get(first.code)
+def _finding(inp: Input, rule: Rule, verdict: str, level: Level, group: list[_Seen]) -> Finding:
+    first = min(group, key=lambda s: s.event.at_ns)
+    event, count, last_ns = first.event, sum(s.times for s in group), max(s.last_ns for s in group)
+    facts = xids.BY_NUMBER.get(event.code)
     meaning = facts.meaning if facts is not None else "not in the catalogue"
-    count = f" x{len(events)}" if len(events) > 1 else ""
-    old = f", logged {iso(first.at_ns)}" if inp.now_ns - first.at_ns > OLD_NS else ""
+    often = f" x{count}" if count > 1 else ""
+    old = f", logged {iso(last_ns)}" if inp.now_ns - last_ns > OLD_NS else ""
     advice = f"; vendor: {facts.action}" if facts is not None and facts.action else ""
     evidence = fd.Evidence(
         field="xid",
-        after=first.code,
-        amount=float(len(events)),
+        after=event.code,
+        amount=float(count),
         threshold=rule.text[0] if level in rule.warn else rule.text[1],
         rule=rule.name,
         window=inp.window.text if inp.window.kind != "none" else "",
-        text=f"{first.text}{advice}",
-        at_ns=first.at_ns,
-        source=first.source,
+        text=f"{event.text}{advice}",
+        at_ns=event.at_ns,
+        source=event.source,
     )
-    return make_finding(
-        inp, rule, place, verdict, evidence, identity,
-        absolute=rule.sticky, idents=tuple(e.ident for e in events), message=f"Xid {first.code}{count} ({meaning}){old}",
-    )  # fmt: skip
+    idents = (settled.ident(first.place, event.code, last_ns),) if rule.sticky else ()
+    message = f"Xid {event.code}{often} ({meaning}){old}"
+    found = make_finding(inp, rule, first.place, verdict, evidence, first.identity, absolute=rule.sticky, idents=idents, message=message)
+    return found._replace(mode=fd.OBSERVE) if all(s.observed for s in group) else found

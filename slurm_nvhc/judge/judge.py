@@ -21,7 +21,7 @@ _VERDICT_ORDER = {fd.FAIL: 0, fd.WARN: 1, fd.UNKNOWN: 2, fd.OK: 3}
 
 def judge(inp: Input, memory: Memory) -> Judgement:
     """Judge one run. Never raises for any reading; the same input and memory give the same result."""
-    notes = mem.Notes(memory, inp.now_ns, inp.snapshot.boot_id)
+    notes = mem.Notes(memory, inp.now_ns, inp.snapshot.boot_id, inp.run_id)
     readings = judge_readings(inp, notes)
     presence, second_look = judge_presence(inp, notes)
     findings = [
@@ -77,6 +77,17 @@ def _gpu_verdicts(inp: Input, findings: tuple[Finding, ...]) -> dict[str, str]:
     return out
 
 
-def _rank(finding: Finding) -> tuple[int, int, int, str]:
+def _rank(finding: Finding) -> tuple[int, int, int, int, int, int, str]:
+    """Worst first; then what may act, what concerns the job, the graver code, and in the order of GPUs and links."""
     enforced = 0 if finding.mode == fd.ENFORCE else 1
-    return _VERDICT_ORDER[finding.verdict], enforced, _CODE_ORDER.get(finding.code, 999), finding.entity
+    index = finding.gpu.get("nvml_index")
+    link = entity.split_link(finding.entity)[1]
+    return (
+        _VERDICT_ORDER[finding.verdict],
+        enforced,
+        0 if finding.of_job else 1,
+        _CODE_ORDER.get(finding.code, 999),
+        index if isinstance(index, int) else 999,
+        -1 if link is None else link,
+        finding.entity,
+    )

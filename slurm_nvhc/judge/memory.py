@@ -5,9 +5,9 @@
   job_hits    {key: [job number, …]}          jobs of a GPU in which a condition held
   jobs        {uuid: [number, window key]}    how many jobs a GPU has had
   links_up    {uuid: [link, …]}               links that were up at least once
-  open        {ident: {…}}                    sticky events not settled yet
-  accepted    {ident: at_ns}                  sticky events that an administrator settled
-  monitor     {code: {n, since}}              trouble of our own, runs in a row
+  open        {entity|xid: {…}}               sticky events not settled yet
+  engine_seen {ident: run}                    the engine's events that a health check has taken
+  monitor     {hook|code part: {n, since, run}} trouble of our own, runs in a row
 
 Keys hold entity, rule and the level's parameters, so a changed threshold
 starts anew instead of inheriting evidence for another question.
@@ -21,8 +21,10 @@ from typing import Any, Final, Mapping, Optional
 from slurm_nvhc.policy.compiled import Level, Rule
 
 KEEP_HITS: Final = 64  # per key; far above any hits/users a policy asks for
-KEEP_SETTLED_NS: Final = 90 * 86400 * 10**9
-_SECTIONS: Final = ("streaks", "hits", "job_hits", "jobs", "links_up", "open", "accepted", "monitor")
+# Per section, least recently touched go first: keys of edited rules and of cards that left would else
+# stay for ever. 16 GPUs x 36 links x a few rules of counting kind stay well below.
+KEEP_KEYS: Final = 4096
+_SECTIONS: Final = ("streaks", "hits", "job_hits", "jobs", "links_up", "open", "engine_seen", "monitor")
 
 
 def key(rule: Rule, level: Level, entity: str) -> str:
@@ -42,30 +44,36 @@ def open_copy(memory: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 class Notes:
     """Working copy of the memory during one judgement; ``memory()`` is what is kept."""
 
-    def __init__(self, memory: Mapping[str, Any], now_ns: int, boot_id: str) -> None:
+    def __init__(self, memory: Mapping[str, Any], now_ns: int, boot_id: str, run_id: str = "") -> None:
         self._m = open_copy(memory)
         self._now = now_ns
         self._boot = boot_id
+        self._run = run_id
+        self._knows_engine = bool(self._m["engine_seen"])
 
     def memory(self) -> dict[str, Any]:
-        horizon = self._now - KEEP_SETTLED_NS
-        self._m["accepted"] = {i: at for i, at in self._m["accepted"].items() if isinstance(at, int) and at > horizon}
-        return dict(self._m)
+        """What is kept: of each section the KEEP_KEYS that were touched last."""
+        return {section: dict(list(values.items())[-KEEP_KEYS:]) for section, values in self._m.items()}
 
     # Consecutive observations
 
-    def seen_in_a_row(self, name: str, holds: bool, spacing_s: float) -> int:
-        """How often in a row the condition has now held; an observation nearer than spacing_s to the last is not counted."""
+    def seen_in_a_row(self, name: str, holds: bool, spacing_s: float, once_a_run: bool = False) -> int:
+        """How often in a row the condition has now held.
+
+        An observation nearer than spacing_s to the last, or at the same moment, is not counted; with
+        once_a_run neither is a second one of the same hook run.
+        """
         streaks = self._m["streaks"]
         if not holds:
             streaks.pop(name, None)
             return 0
         entry = streaks.get(name)
-        fresh = {"n": 1, "first": self._now, "last": self._now, "boot": self._boot}
+        fresh = {"n": 1, "last": self._now, "boot": self._boot, "run": self._run}
         if not isinstance(entry, dict) or not _whole(entry) or entry["boot"] != self._boot:
             streaks[name] = fresh
-        elif self._now - entry["last"] >= spacing_s * 1e9:
-            streaks[name] = {**entry, "n": entry["n"] + 1, "last": self._now}
+        elif self._now - entry["last"] >= max(1, spacing_s * 1e9) and not (once_a_run and self._run and entry.get("run") == self._run):
+            streaks[name] = {**fresh, "n": entry["n"] + 1}
+        _touch(streaks, name)
         return int(streaks[name]["n"])
 
     # Occurrences
@@ -81,6 +89,7 @@ class Notes:
         kept = sorted(kept, key=lambda h: int(h[0]))[-KEEP_HITS:]
         if kept:
             self._m["hits"][name] = kept
+            _touch(self._m["hits"], name)
         since = 0 if within_s is None else self._now - int(within_s * 1e9)
         recent = [h for h in kept if h[0] >= since]
         return len(recent), len({h[2] for h in recent if h[2]})
@@ -101,6 +110,7 @@ class Notes:
         hits = [n for n in hits if n > number - max(of_last, KEEP_HITS)]
         if hits:
             self._m["job_hits"][name] = hits
+            _touch(self._m["job_hits"], name)
         else:
             self._m["job_hits"].pop(name, None)
         return len([n for n in hits if n > number - of_last])
@@ -127,43 +137,58 @@ class Notes:
 
     # Sticky events
 
-    def open_event(self, ident: str, row: Mapping[str, Any]) -> None:
-        """Remember it; what is known of it already stays, but for Xids beside it that were logged since."""
-        if ident in self._m["accepted"]:
+    def open_event(self, key: str, row: Mapping[str, Any]) -> None:
+        """Remember an occurrence. All of one entity and Xid are one row: the first, how many, the latest.
+
+        An occurrence that was read before (a log read again from its start) is not counted again.
+        """
+        known = self._m["open"].get(key)
+        at_ns = int(row["at_ns"])
+        if not isinstance(known, dict) or known.get("boot") != row["boot"] or not isinstance(known.get("last_ns"), int):
+            self._m["open"][key] = {**row, "last_ns": at_ns, "count": 1}
             return
-        known = self._m["open"].setdefault(ident, dict(row))
-        if isinstance(known, dict) and known.get("beside") != row.get("beside"):
-            self._m["open"][ident] = {**known, "beside": sorted({*known.get("beside", ()), *row.get("beside", ())})}
+        changes: dict[str, Any] = {"beside": sorted({*known.get("beside", ()), *row["beside"]})}
+        if at_ns > known["last_ns"]:
+            # A new occurrence that a rule may act on makes the whole row one to act on.
+            changes |= {"last_ns": at_ns, "count": known.get("count", 1) + 1, "observed": row["observed"]}
+        self._m["open"][key] = {**known, **changes}
 
     def open_events(self) -> dict[str, Mapping[str, Any]]:
         return {i: r for i, r in self._m["open"].items() if isinstance(r, dict)}
 
-    def close_event(self, ident: str) -> None:
-        self._m["open"].pop(ident, None)
+    def close_event(self, key: str) -> None:
+        self._m["open"].pop(key, None)
+
+    def first_sight(self, ident: str, if_first_ever: bool) -> bool:
+        """Is this engine event met for the first time, or in this run? ``if_first_ever`` decides when none was met before."""
+        seen = self._m["engine_seen"]
+        if ident in seen:
+            return bool(self._run) and seen[ident] == self._run
+        is_new = if_first_ever or self._knows_engine
+        seen[ident] = self._run if is_new else ""
+        return is_new
 
     # Our own trouble
 
-    def trouble(self, code: str) -> tuple[int, float]:
-        """(runs in a row including this one, seconds since the first of them)."""
-        entry = self._m["monitor"].get(code)
+    def trouble(self, name: str) -> tuple[int, float]:
+        """(runs in a row including this one, seconds since the first of them). Counted once per run."""
+        entry = self._m["monitor"].get(name)
         if not (isinstance(entry, dict) and isinstance(entry.get("n"), int) and isinstance(entry.get("since"), int)):
-            entry = {"n": 0, "since": self._now}
-        entry = {"n": entry["n"] + 1, "since": entry["since"]}
-        self._m["monitor"][code] = entry
+            entry = {"n": 0, "since": self._now, "run": None}
+        if entry.get("run") != self._run or not self._run:
+            entry = {"n": entry["n"] + 1, "since": entry["since"], "run": self._run}
+        self._m["monitor"][name] = entry
         return entry["n"], max(0.0, (self._now - entry["since"]) / 1e9)
 
-    def forget_troubles_but(self, codes: set[str]) -> None:
-        self._m["monitor"] = {c: e for c, e in self._m["monitor"].items() if c in codes}
+    def forget_troubles_but(self, names: set[str], hook: str) -> None:
+        """Troubles of this kind of hook that did not come again are over; another hook may not have looked."""
+        kept = {n: e for n, e in self._m["monitor"].items() if n in names or not n.startswith(f"{hook}|")}
+        self._m["monitor"] = kept
+
+
+def _touch(section: dict[str, Any], name: str) -> None:
+    section[name] = section.pop(name)
 
 
 def _whole(streak: Mapping[str, Any]) -> bool:
     return all(isinstance(streak.get(k), int) for k in ("n", "last")) and "boot" in streak
-
-
-def accept(memory: Mapping[str, Any], idents: tuple[str, ...], now_ns: int) -> dict[str, Any]:
-    """The memory after an administrator settled these events by resuming the node."""
-    notes = open_copy(memory)
-    for ident in idents:
-        notes["open"].pop(ident, None)
-        notes["accepted"][ident] = now_ns
-    return dict(notes)

@@ -24,7 +24,7 @@ def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
     out: dict[str, Finding] = {}
     for trouble in (*inp.troubles, *inp.snapshot.troubles):
         code = trouble.code if trouble.code in codes.BY_CODE else "MON-INTERNAL"
-        name = f"{code} {trouble.part}"
+        name = f"{inp.hook}|{code} {trouble.part}"
         if name in out:
             continue
         runs, seconds = notes.trouble(name)
@@ -46,7 +46,7 @@ def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
             action=action if lasted else fd.NONE,
             policy=inp.policy.hash,
         )
-    notes.forget_troubles_but(set(out))
+    notes.forget_troubles_but(set(out), inp.hook)
     return tuple(out.values())
 
 

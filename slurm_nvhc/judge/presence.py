@@ -11,6 +11,7 @@ from typing import Final, Iterable, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import Input
+from slurm_nvhc.judge.rules import settling
 from slurm_nvhc.judge.say import make_finding, note
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
@@ -55,11 +56,21 @@ def judge_presence(inp: Input, notes: memory.Notes) -> tuple[tuple[Finding, ...]
 
 
 def _verdict(inp: Input, notes: memory.Notes, rule: Rule, place: str, gone: _Missing) -> tuple[Optional[str], str, bool]:
+    """(verdict, the condition as text, would a second look confirm it)
+
+    A witness speaks at once. Without one, nothing is held against a GPU while driver and engine
+    may still be starting (``settle``), and looks count only when time lies between them.
+    """
+    confirmable = False
     for level in rule.fail:
-        seen = notes.seen_in_a_row(memory.key(rule, level, place), True, level.spacing_s)
-        if seen >= level.consecutive or (level.witness and gone.witness):
+        if level.witness and gone.witness:
             return fd.FAIL, rule.text[1], False
-    confirmable = any(level.spacing_s <= inp.policy.reread_wait_s for level in rule.fail)
+        if settling(inp, level.settle_s):
+            continue
+        spacing_s = level.spacing_s or inp.policy.reread_wait_s
+        if notes.seen_in_a_row(memory.key(rule, level, place), True, spacing_s) >= level.consecutive:
+            return fd.FAIL, rule.text[1], False
+        confirmable = confirmable or spacing_s <= inp.policy.reread_wait_s
     return (fd.WARN if rule.warn else None), rule.text[0], confirmable
 
 

@@ -12,7 +12,7 @@ from typing import Iterable, Iterator, Mapping, NamedTuple, Optional
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.judge import conditions, memory
 from slurm_nvhc.judge.conditions import Subject
-from slurm_nvhc.judge.context import EPILOG, Input
+from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input
 from slurm_nvhc.judge.events import xids_by_gpu
 from slurm_nvhc.judge.say import make_finding
 from slurm_nvhc.model import change as ch
@@ -20,7 +20,7 @@ from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Finding
-from slurm_nvhc.model.reading import NOT_SUPPORTED, NoData
+from slurm_nvhc.model.reading import BLANK, NOT_FOUND, NOT_SUPPORTED, NoData
 from slurm_nvhc.model.snapshot import OK, GpuState
 from slurm_nvhc.policy.compiled import Level, Policy, Rule
 
@@ -123,7 +123,7 @@ def _strongest(rule: Rule, place: str, uuid: str, subject: Subject, inp: Input, 
             now = conditions.holds(level, subject)
             if now is None:
                 continue
-            lasting, could_confirm = _persists(rule, level, place, uuid, now, inp, notes)
+            lasting, could_confirm = _persists(rule, level, place, subject, now, inp, notes)
             wants_look = wants_look or could_confirm
             if lasting and best is None:
                 best = _after_reset(rule, _Hit(verdict, level), subject)
@@ -139,22 +139,30 @@ def _asked(level: Level, inp: Input, uuid: str) -> bool:
     return inp.window.kind != "none" and inp.in_scope(uuid)
 
 
-def _persists(rule: Rule, level: Level, place: str, uuid: str, now: bool, inp: Input, notes: memory.Notes) -> tuple[bool, bool]:
+def _persists(rule: Rule, level: Level, place: str, subject: Subject, now: bool, inp: Input, notes: memory.Notes) -> tuple[bool, bool]:
     """(does it hold with all the persistence that the level asks for, would a second look help)"""
     name = memory.key(rule, level, place)
     if settling(inp, level.settle_s):
         return False, False
     if level.of_last is not None:
-        return notes.job_hits(name, uuid, now, level.of_last) >= level.hits, False
-    if level.hits > 1 or level.users is not None:
-        who = "" if inp.job is None else str(inp.job.uid)
-        new = [(inp.now_ns, inp.window.key, who)] if now else []
-        count, users = notes.occurrences(name, new, level.within_s)
-        return now and count >= level.hits and users >= (level.users or 0), False
+        return notes.job_hits(name, entity.gpu_of(place), now, level.of_last) >= level.hits, False
+    if level.hits > 1:
+        new = [(inp.now_ns, _occurrence(place, subject, inp), "")] if now else []
+        count, _ = notes.occurrences(name, new, level.within_s)
+        return now and count >= level.hits, False
     if level.consecutive > 1:
-        seen = notes.seen_in_a_row(name, now, level.spacing_s)
-        return now and seen >= level.consecutive, now and seen < level.consecutive and level.spacing_s <= inp.policy.reread_wait_s
+        # A health check looks again minutes later: two looks within one run of it are one observation.
+        spacing_s = level.spacing_s or inp.policy.reread_wait_s
+        seen = notes.seen_in_a_row(name, now, spacing_s, once_a_run=inp.hook == HEALTH_CHECK)
+        return now and seen >= level.consecutive, now and seen < level.consecutive and spacing_s <= inp.policy.reread_wait_s
     return now, False
+
+
+def _occurrence(place: str, subject: Subject, inp: Input) -> str:
+    """Names growth by where the counter stood after it: a health check and an epilog that both see it count it once."""
+    if subject.change is None or subject.change.amount is None:
+        return inp.window.key
+    return f"{place}|{subject.field}|{subject.change.after}|{inp.snapshot.boot_id}"
 
 
 def settling(inp: Input, settle_s: float) -> bool:
@@ -179,15 +187,24 @@ def _after_reset(rule: Rule, hit: _Hit, subject: Subject) -> Optional[_Hit]:
 
 def _lacks(rule: Rule, subject: Subject, inp: Input, uuid: str) -> bool:
     """Did an active rule go without an answer for want of data? "Not supported" is an answer."""
-    if not inp.in_scope(uuid):
+    if not inp.in_scope(uuid) or _does_not_apply(subject, inp.gpus()[uuid].identity.model):
         return False
     if isinstance(subject.reading, NoData):
-        return subject.reading.kind != NOT_SUPPORTED
+        return True
     if subject.change is None or subject.change.kind != ch.UNKNOWN or inp.window.kind == "none":
         return False
     asks_growth = any(conditions.windowed(level) for level in (*rule.fail, *rule.warn))
     was = subject.change.before
     return asks_growth and not (isinstance(was, NoData) and was.kind == NOT_SUPPORTED) and not cat.BY_NAME[subject.field].shrinks
+
+
+def _does_not_apply(subject: Subject, model: str) -> bool:
+    """The GPU has no such thing: it says so, or its kind is known not to (a V100 has no row remapping: blank is right)."""
+    if not isinstance(subject.reading, NoData):
+        return False
+    if subject.reading.kind == NOT_SUPPORTED:
+        return True
+    return subject.reading.kind in (BLANK, NOT_FOUND) and not cat.exists_on(cat.BY_NAME[subject.field], model)
 
 
 def _why_missing(subject: Subject) -> str:

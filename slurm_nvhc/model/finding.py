@@ -30,6 +30,11 @@ def worst(verdicts: Any) -> str:
     return max(verdicts, key=_ORDER.__getitem__, default=OK)
 
 
+def told_action(action: str, narrows: bool) -> str:
+    """What a rule's action comes to under a policy: a narrowing one drains where narrowing is off."""
+    return DRAIN if action == NARROW and not narrows else action
+
+
 class Evidence(NamedTuple):
     """Why a finding was made; every value as it was read.
 

@@ -17,8 +17,6 @@ class NodeState(NamedTuple):
     base: str
     flags: frozenset[str]
     reason: str = ""
-    reason_user: str = ""
-    reason_time: str = ""
 
     @property
     def out(self) -> bool:

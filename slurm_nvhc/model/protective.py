@@ -22,7 +22,7 @@ class OwnDrain(NamedTuple):
     """A drain that we placed and nobody has ended yet as far as we know.
 
     reason: the exact text we set; idents: the events it answered; keys: "CODE entity" of its findings.
-    confirmed: Slurm was seen to have it.
+    confirmed: Slurm was seen to have it. standing: as in Intent.
     """
 
     reason: str
@@ -30,6 +30,7 @@ class OwnDrain(NamedTuple):
     confirmed: bool
     keys: tuple[str, ...] = ()
     idents: tuple[str, ...] = ()
+    standing: bool = False
 
 
 class Intent(NamedTuple):

@@ -19,7 +19,7 @@ from slurm_nvhc.policy import references as ref
 from slurm_nvhc.policy.references import Refused
 from slurm_nvhc.policy.schema import PolicyFile
 from slurm_nvhc.policy.source import PACKAGED, digest, read_packaged
-from slurm_nvhc.strict_yaml import Loaded
+from slurm_nvhc.strict_yaml import Loaded, Node
 
 _FROM_RULE: Final = {"field": ("fields", "kind")}  # written key -> normalised keys; all others keep their name
 
@@ -50,10 +50,20 @@ class _Layer:
 
     def __init__(self, loaded: Loaded[PolicyFile]) -> None:
         self.loaded = loaded
+        _refuse_hexadecimal(loaded, loaded.root, ())
         self.written: dict[str, Any] = msgspec.to_builtins(loaded.value)
 
     def complain(self, *prefix: Any) -> Any:
         return lambda path, problem, hint="": self.loaded.error((*prefix, *path), problem, hint)
+
+
+def _refuse_hexadecimal(loaded: Loaded[PolicyFile], node: Node, path: tuple[Any, ...]) -> None:
+    """A threshold in hexadecimal is a slip (R77: '0x1F'); a mask of bits is written so."""
+    if node.hexadecimal:
+        raise loaded.error(path, "hexadecimal is for bits_any only", f"write {node.value}")
+    for key, (child, _line) in node.children.items():
+        if key != "bits_any":
+            _refuse_hexadecimal(loaded, child, (*path, key))
 
 
 def _stack(layers: Sequence[_Layer]) -> Document:

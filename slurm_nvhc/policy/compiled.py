@@ -25,8 +25,9 @@ class Level(NamedTuple):
     went_down:     link state only: not up, and it was up before or is expected up
     xid:           numbers; "other" in ``xid_other`` = any number that no enabled rule names
     lost:          presence rule: an expected GPU does not answer
-    consecutive/spacing_s: seen this often in a row, observations at least spacing_s apart
-    settle_s:      not before this long after boot or driver load
+    consecutive/spacing_s: seen this often in a row, looks at least spacing_s apart; 0: at least Policy.reread_wait_s
+    settle_s:      not before this long after boot or driver load; what is seen before is not counted for consecutive.
+                   A lost GPU with a witness is not held back by it
     hits/of_last:  in this many of the last of_last jobs of the GPU (this one included)
     hits/within_s: this many times within within_s seconds
     users:         under this many different users within within_s
@@ -158,8 +159,8 @@ class Slurm(NamedTuple):
 class Drain(NamedTuple):
     """extend: append a new fault to our own reason. template: path of a Jinja2 template, '' = packaged.
 
-    max_length: characters of a reason. resume: "off", or "own" = resume our own drains after
-    resume_passes clean health checks in a row.
+    max_length: characters of a reason. resume: after resume_passes clean health checks in a row, "standing"
+    ends our own drains for what every reading shows, "own" all of ours (an idle node shows no errors).
     """
 
     template: str = ""

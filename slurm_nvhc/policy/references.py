@@ -75,7 +75,8 @@ def bits(value: Union[int, str, list[str]]) -> int:
     mask = 0
     for name in [value] if isinstance(value, str) else value:
         if name not in BITS:
-            raise Refused(f"unknown bit {name}", nearest(name, BITS, f"known: {', '.join(BITS)}"))
+            known = "write a mask without quotes" if name.lower().startswith("0x") else f"known: {', '.join(BITS)}"
+            raise Refused(f"unknown bit {name}", nearest(name, BITS, known))
         mask |= BITS[name]
     if not mask:
         raise Refused("names no bit", f"known: {', '.join(BITS)}")

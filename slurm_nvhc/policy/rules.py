@@ -86,9 +86,9 @@ def _check_whole(rule: Mapping[str, Any], out: Mapping[str, Any], complain: Comp
     code = codes.BY_CODE.get(out["finding"])
     allowed = [c.code for c in codes.ALL if c.klass != "monitor" and c.code not in NOT_FOR_RULES]
     if code is None:
-        close = {c.lower(): c for c in allowed}
-        hint = nearest(out["finding"], close, "docs/policy.md lists the codes")
-        raise complain(("finding",), f"unknown finding code {out['finding']}", hint.upper().replace("DID YOU MEAN", "did you mean"))
+        raise complain(
+            ("finding",), f"unknown finding code {out['finding']}", nearest(out["finding"], allowed, "docs/findings.md lists the codes")
+        )
     if code.code not in allowed:
         raise complain(("finding",), f"{code.code} can not be given to a rule", "leave finding out: SITE-RULE")
     if not out["fields"] and out["kind"] == "reading" and (out["warn"] or out["fail"]):

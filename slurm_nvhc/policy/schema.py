@@ -14,7 +14,6 @@ Duration = Annotated[Union[str, int, float], Meta(description="a duration such a
 Number = float
 FieldName = Annotated[Union[str, int], Meta(description="a name of the field catalogue, or DCGM's numeric field id")]
 Word = Annotated[Union[str, int, float], Meta(description="a reading: a number or a state's word")]
-Numbers = Union[int, list[int]]
 Mode = Literal["enforce", "observe", "off"]
 
 
@@ -52,8 +51,10 @@ class Level(Section):
     xid: Annotated[Union[int, Literal["other"], list[int], UnsetType], _doc("Xid numbers; other: those that no enabled rule names")] = UNSET
     lost: Annotated[Union[Literal[True], UnsetType], _doc("a GPU that should be here does not answer")] = UNSET
     consecutive: Annotated[Union[int, UnsetType], _doc("this many observations in a row (1)")] = UNSET
-    spacing: Annotated[Union[Duration, UnsetType], _doc("with consecutive: observations at least this far apart (0s)")] = UNSET
-    settle: Annotated[Union[Duration, UnsetType], _doc("not before this long after boot or driver load (0s)")] = UNSET
+    spacing: Annotated[Union[Duration, UnsetType], _doc("with consecutive: looks at least this far apart (reread_wait)")] = UNSET
+    settle: Annotated[
+        Union[Duration, UnsetType], _doc("not before this long after boot or driver load; consecutive starts after it (0s)")
+    ] = UNSET
     hits: Annotated[Union[int, UnsetType], _doc("in this many of the last of_last jobs, or this often within a time (1)")] = UNSET
     of_last: Annotated[Union[int, UnsetType], _doc("with hits: of the GPU's last so many jobs, this one included")] = UNSET
     within: Annotated[Union[Duration, UnsetType], _doc("with hits or users: within this time")] = UNSET
@@ -78,7 +79,8 @@ class Rule(Section):
     warn: Annotated[Union[Level, list[Level], UnsetType], _doc("recorded and shown, never acted on beyond a notice")] = UNSET
     fail: Annotated[Union[Level, list[Level], UnsetType], _doc("leads to the action")] = UNSET
     action: Annotated[
-        Union[Literal["none", "note", "notify", "narrow", "drain"], UnsetType], _doc("what fail leads to (note)")
+        Union[Literal["none", "note", "notify", "narrow", "drain"], UnsetType],
+        _doc("what fail leads to; narrow drains where narrow.enabled does not hold (note)"),
     ] = UNSET
     mode: Annotated[Union[Mode, UnsetType], _doc("enforce: act; observe: record only; off: do not judge (enforce)")] = UNSET
     sticky: Annotated[
@@ -145,7 +147,9 @@ class Drain(Section):
     template: Annotated[Union[str, UnsetType], _doc("Jinja2 template of the reason; empty: the packaged one")] = UNSET
     max_length: Annotated[Union[int, UnsetType], _doc("characters of a reason (250)")] = UNSET
     extend: Annotated[Union[bool, UnsetType], _doc("append a new fault to our own reason (false)")] = UNSET
-    resume: Annotated[Union[Literal["off", "own"], UnsetType], _doc("own: end our own drains after resume_passes (off)")] = UNSET
+    resume: Annotated[
+        Union[Literal["off", "standing", "own"], UnsetType], _doc("which of our own drains end after resume_passes (off)")
+    ] = UNSET
     resume_passes: Annotated[Union[int, UnsetType], _doc("clean health checks in a row before that (3)")] = UNSET
 
 
@@ -177,7 +181,7 @@ class Overlay(Section):
     drain: Union[Drain, UnsetType] = UNSET
     budgets: Union[Budgets, UnsetType] = UNSET
     record: Union[Record, UnsetType] = UNSET
-    reread_wait: Annotated[Union[Duration, UnsetType], _doc("pause before a second look inside one hook (2s)")] = UNSET
+    reread_wait: Annotated[Union[Duration, UnsetType], _doc("pause before a second look inside one hook; 0s: none (2s)")] = UNSET
 
 
 class ModelOverlay(Section):

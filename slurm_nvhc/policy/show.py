@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Optional
 
 from slurm_nvhc.errors import InputError, NvhcError
 from slurm_nvhc.policy import compiled, source
 from slurm_nvhc.policy.compile import Document, compile_policy
-from slurm_nvhc.policy.compiled import Level, Policy, Rule
+from slurm_nvhc.policy.compiled import Budgets, Level, Policy, Rule
 from slurm_nvhc.policy.schema import json_schema
 
-__all__ = ["Check", "check", "effective", "json_schema", "narrows_anywhere"]
+__all__ = ["Check", "check", "json_schema", "longest_budgets", "narrows_anywhere", "to_json"]
 
 
 class Check(NamedTuple):
@@ -40,15 +40,6 @@ def check(path: str) -> Check:
     return Check(True, tuple(lines), document["hash"])
 
 
-def effective(path: str, node: str = "", partition: str = "", model: str = "") -> dict[str, Any]:
-    """The policy for one node, partition and GPU model, JSON-able, without what is left at its default.
-
-    Durations in seconds, rates per second. Raises InputError.
-    """
-    policy = compiled.resolve(_compile(path), node, partition)
-    return to_json(policy.for_model(model) if model else policy)
-
-
 def narrows_anywhere(path: str) -> bool:
     """Does the policy narrow on any partition, node or model? Then the task prolog is wanted. False for a broken file."""
     try:
@@ -59,8 +50,27 @@ def narrows_anywhere(path: str) -> bool:
     return any(part.get("narrow", {}).get("enabled") for part in parts)
 
 
+def longest_budgets(path: str, node: str) -> Optional[Budgets]:
+    """The longest time that each hook may take on this node, whatever the job's partition: what a launcher must allow.
+
+    None for a broken file.
+    """
+    try:
+        document = _compile(path if source.read_site(path) is not None else "")
+    except NvhcError:
+        return None
+    of_node = compiled.resolve(document, node).later
+    found = []
+    for patch in ({}, *(patch for _, patch in document["partitions"])):
+        raw: Any = document["base"]
+        for one in (patch, *of_node):
+            raw = compiled.merge(raw, one)
+        found.append(raw["budgets"])
+    return Budgets(**{key: max(budgets[key] for budgets in found) for key in Budgets._fields})
+
+
 def to_json(policy: Policy) -> dict[str, Any]:
-    """See effective; also for the policy that a hook loaded."""
+    """A policy as people read it: JSON-able, without what is left at its default. Durations in seconds, rates per second."""
     out: dict[str, Any] = {"hash": policy.hash, "mode": policy.mode, "rules": {n: _rule(r) for n, r in policy.rules.items()}}
     for name in ("narrow", "expect", "monitor", "engine", "slurm", "drain", "budgets", "record"):
         out[name] = {key: _plain(value) for key, value in getattr(policy, name)._asdict().items()}

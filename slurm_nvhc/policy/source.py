@@ -1,9 +1,10 @@
 """The policy in force, for hooks: compiled once per content, last good one kept. Light imports only.
 
 ``<state>/policy.json`` is the last good policy, compiled, and names the content
-it came from; ``<state>/policy.rejected.json`` is the marker for a content that
-was refused, so that it is parsed and announced once. YAML is touched only when
-neither knows the content.
+it came from (where there was none, the packaged policy that only observes, and no
+content); ``<state>/policy.rejected.json`` is the marker for a content that was
+refused, so that it is parsed and announced once. YAML is touched only when neither
+knows the content.
 """
 
 from __future__ import annotations
@@ -95,14 +96,18 @@ def read_site(path: str) -> Optional[bytes]:
     return text
 
 
-def load(path: str, state_dir: str, node: str, partition: str) -> LoadedPolicy:
+def load(path: str, state_dir: str, node: str, partition: str, keep: bool = True) -> LoadedPolicy:
     """The policy in force on this node for this partition. Never raises.
 
-    A policy that can not be used leaves the last good one in force; without one
-    the packaged defaults; without these a policy without rules that only observes.
+    A policy that can not be used leaves the last good one in force; without one the
+    packaged rules, which then only observe: what the administrator wanted is not known,
+    and it may have been less. Without these, a policy without rules.
+
+    keep: False for a look by hand, which leaves nothing behind: a broken edit that it
+    met first is still news to the next hook.
     """
     try:
-        return _load(_Ask(path, state_dir, node, partition))
+        return _load(_Ask(path, state_dir, node, partition, keep))
     except Exception as exc:  # a hook must run with whatever policy is left
         return LoadedPolicy(nothing(), (_trouble(f"{path}: the policy could not be loaded: {type(exc).__name__}: {exc}"),), True)
 
@@ -116,12 +121,13 @@ def nothing() -> Policy:
 
 
 class _Ask(NamedTuple):
-    """What was asked for."""
+    """What was asked for. keep: the outcome may be written to state_dir."""
 
     path: str
     state_dir: str
     node: str
     partition: str
+    keep: bool
 
     def resolve(self, document: Mapping[str, Any]) -> Optional[Policy]:
         """None when the document is damaged or another version's."""
@@ -164,35 +170,45 @@ def _compile(site: Optional[bytes], key: str, packaged: bytes, last: Optional[Ma
     except ImportError as exc:
         # Not remembered as rejected: the text may be fine, it is the installation that is not.
         return _fallback(_Rejected("", f"{ask.path or PACKAGED}: can not be compiled: {exc}"), last, ask)
-    _write(ask.state_dir, COMPILED, document)
-    _forget(ask.state_dir, REJECTED)
+    _write(ask, COMPILED, document)
+    if ask.keep:
+        _forget(ask.state_dir, REJECTED)
     return LoadedPolicy(compiled.resolve(document, ask.node, ask.partition))
 
 
 def _fallback(rejected: _Rejected, last: Optional[Mapping[str, Any]], ask: _Ask) -> LoadedPolicy:
-    """The last good policy, or the packaged one, or nothing; with the trouble that says so."""
-    first = _announce(rejected, ask.state_dir)
+    """The last good policy, or the packaged one in observe mode, or nothing; with the trouble that says so."""
+    first = _announce(rejected, ask)
     policy = ask.resolve(last) if last is not None else None
-    if policy is not None and last is not None:
-        which = "the last good policy" if last.get("site") is True else "the packaged policy"
-        return LoadedPolicy(policy, (_trouble(f"{rejected.error}; {which} {policy.hash} stays in force"),), first)
-    try:
-        from slurm_nvhc.policy.compile import compile_policy
+    if last is None or policy is None:
+        try:
+            from slurm_nvhc.policy.compile import compile_policy
 
-        document = compile_policy(None, PACKAGED)
-    except (ImportError, NvhcError) as exc:
-        return LoadedPolicy(nothing(), (_trouble(f"{rejected.error}; nothing is judged, since {exc}"),), first)
-    _write(ask.state_dir, COMPILED, document)  # so that the next run need not compile it again
-    policy = compiled.resolve(document, ask.node, ask.partition)
-    return LoadedPolicy(policy, (_trouble(f"{rejected.error}; the packaged policy {policy.hash} is in force"),), first)
+            last = _observing(compile_policy(None, PACKAGED))
+        except (ImportError, NvhcError) as exc:
+            return LoadedPolicy(nothing(), (_trouble(f"{rejected.error}; nothing is judged, since {exc}"),), first)
+        _write(ask, COMPILED, last)  # so that the next run need not compile it again
+        policy = compiled.resolve(last, ask.node, ask.partition)
+    if last.get("site") is True:
+        left = f"the last good policy {policy.hash} stays in force"
+    elif last.get("key") == "":
+        left = f"no good one is known, so the packaged policy {policy.hash} judges and only observes"
+    else:
+        left = f"the packaged policy {policy.hash} stays in force"
+    return LoadedPolicy(policy, (_trouble(f"{rejected.error}; {left}"),), first)
 
 
-def _announce(rejected: _Rejected, state_dir: str) -> bool:
+def _observing(packaged: Mapping[str, Any]) -> dict[str, Any]:
+    """The packaged policy for a site whose own was never right. Without a key: it answers to no content."""
+    return {**packaged, "key": "", "base": {**packaged["base"], "mode": "observe"}}
+
+
+def _announce(rejected: _Rejected, ask: _Ask) -> bool:
     """Leave the marker. True when it was not there: the trouble is new."""
-    known = _read_json(os.path.join(state_dir, REJECTED), MAX_BYTES)
+    known = _read_json(os.path.join(ask.state_dir, REJECTED), MAX_BYTES)
     if known is not None and known.get("key") == rejected.key:
         return False
-    _write(state_dir, REJECTED, rejected._asdict())
+    _write(ask, REJECTED, rejected._asdict())
     return True
 
 
@@ -205,12 +221,14 @@ def _read_json(path: str, most: int) -> Optional[dict[str, Any]]:
     return value if isinstance(value, dict) else None
 
 
-def _write(state_dir: str, name: str, value: Any) -> None:
+def _write(ask: _Ask, name: str, value: Any) -> None:
     """Best effort: without a writable state directory the policy is compiled at each run."""
+    if not ask.keep:
+        return
     try:
-        if not os.path.isdir(state_dir):
-            files.make_private_dir(state_dir)
-        files.write_atomic(os.path.join(state_dir, name), json.dumps(value))
+        if not os.path.isdir(ask.state_dir):
+            files.make_private_dir(ask.state_dir)
+        files.write_atomic(os.path.join(ask.state_dir, name), json.dumps(value))
     except (OSError, ValueError):
         pass
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from typing import Any, Callable, Optional, TypeVar
+from typing import Any, Callable, Optional, Sequence, TypeVar
 
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
@@ -105,28 +105,22 @@ class Ledger:
     def end_intent(self, intent: Intent) -> None:
         self._protect(lambda state: protective.end_intent(state, intent))
 
+    def settle(self, names: Sequence[str]) -> None:
+        """Sticky events that an administrator settled (model/settled.py names)."""
+        self._protect(lambda state: protective.settle(state, names))
+
     def known_gpus(self) -> tuple[GpuIdentity, ...]:
         """The GPUs that this node has, present or not, by PCI address."""
         return self.protective().gpus
 
     def remember_gpus(self, snapshot: Snapshot) -> None:
-        """Take the snapshot's GPUs as known and note when they were last seen.
+        """Take the snapshot's GPUs as known.
 
         A known GPU that is not listed stays known until another UUID has its PCI
-        address or forget_gpu is called. Durable only when the set changed.
+        address or forget_gpu is called. Written only when the set changed.
         """
-        seen = protective.seen_in(snapshot)
-        at_ns = int64(snapshot.wall_ns)
-        if seen:
-            rows = [(text(uuid), at_ns) for uuid in seen]
-            statement = "INSERT INTO gpu_seen VALUES (?, ?) ON CONFLICT (uuid) DO UPDATE SET at_ns = max(at_ns, excluded.at_ns)"
-            self._store.write(lambda conn: conn.executemany(statement, rows))
         if protective.remember_gpus(before := self.protective(), snapshot) != before:
             self._protect(lambda state: protective.remember_gpus(state, snapshot))
-
-    def gpu_last_seen(self) -> dict[str, int]:
-        """When each GPU last answered, also those that are not known any more."""
-        return dict(self._store.read(lambda conn: conn.execute("SELECT uuid, at_ns FROM gpu_seen").fetchall()))
 
     def forget_gpu(self, uuid: str) -> bool:
         """Forget a GPU that was taken out. False when it was not known."""
@@ -272,6 +266,10 @@ class Ledger:
 
     def recent_runs(self, limit: int) -> tuple[Run, ...]:
         return self._store.read(lambda conn: query.recent_runs(conn, int64(limit), self.damaged))
+
+    def runs_not_ok(self, limit: int) -> tuple[Run, ...]:
+        """The newest runs with a verdict other than ok, newest first, without snapshots."""
+        return self._store.read(lambda conn: query.runs_not_ok(conn, int64(limit), self.damaged))
 
     def last_run(self, hook: str) -> Optional[Run]:
         return self._store.read(lambda conn: query.last_run(conn, text(hook), self.damaged))

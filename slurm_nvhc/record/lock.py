@@ -7,10 +7,11 @@ what another one has just set aside, and its rows would be lost.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import time
-from typing import Final
+from typing import Final, Iterator
 
 from slurm_nvhc.errors import MonitorError
 
@@ -55,3 +56,20 @@ class DirectoryLock:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+
+@contextlib.contextmanager
+def held(path: str, timeout_s: float) -> Iterator[bool]:
+    """Hold ``path`` exclusively. False, and no lock, when it can not be had in time: the work must go on."""
+    lock = None
+    try:
+        lock = DirectoryLock(path)
+        lock.acquire(True, time.monotonic() + timeout_s)
+        got = True
+    except (OSError, MonitorError):
+        got = False
+    try:
+        yield got
+    finally:
+        if lock is not None:
+            lock.close()

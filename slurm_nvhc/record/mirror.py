@@ -15,6 +15,7 @@ from slurm_nvhc.record.protective import Protective, dumps, loads
 
 FILE: Final = "protective.json"
 _MAX_BYTES: Final = 4 * 1024 * 1024  # a real one has a few kB
+_KEEP: Final = 3  # files set aside
 
 
 class Mirror(NamedTuple):
@@ -62,12 +63,20 @@ def write(directory: str, state: Protective) -> None:
 
 
 def keep_unreadable(directory: str, suffix: str) -> str:
-    """Rename a file that could not be used, so that writing a new one does not lose it. The new name, or ''."""
+    """Rename a file that could not be used, so that writing a new one does not lose it. The new name, or ''.
+
+    The newest few are kept, by their suffix, which is the moment: a disk that spoils each file must not fill up.
+    """
     name = f"{FILE}.corrupt-{suffix}"
     try:
         os.rename(path_in(directory), os.path.join(directory, name))
     except OSError:
         return ""
+    try:
+        for old in sorted(n for n in os.listdir(directory) if n.startswith(f"{FILE}.corrupt-"))[:-_KEEP]:
+            os.unlink(os.path.join(directory, old))
+    except OSError:
+        pass  # the next one will
     return name
 
 

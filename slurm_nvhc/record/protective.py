@@ -7,8 +7,9 @@ its mirror. ``generation`` counts its changes: of two copies, the higher one is 
 from __future__ import annotations
 
 import json
-from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, TypeVar
+from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, Sequence, TypeVar
 
+from slurm_nvhc.model import settled as settled_names
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
 from slurm_nvhc.model.snapshot import LOST, GpuIdentity, Snapshot
 
@@ -18,13 +19,18 @@ SCHEMA: Final = 1
 
 
 class Protective(NamedTuple):
-    """What must survive anything. At most one exclusion a UUID, one intent a (kind, reason)."""
+    """What must survive anything. At most one exclusion a UUID, one intent a (kind, reason).
+
+    settled: sticky events that an administrator settled (model/settled.py names): losing these would
+             drain again for what was repaired.
+    """
 
     generation: int = 0
     exclusions: tuple[Exclusion, ...] = ()
     own_drain: Optional[OwnDrain] = None
     intents: tuple[Intent, ...] = ()
     gpus: tuple[GpuIdentity, ...] = ()
+    settled: tuple[str, ...] = ()
 
     def summary(self) -> str:
         """For people: what there is, e.g. '1 exclusion, own drain, 0 intents, 8 known GPUs'."""
@@ -65,6 +71,11 @@ def update_intent(state: Protective, new: Intent) -> Protective:
 
 def end_intent(state: Protective, done: Intent) -> Protective:
     return state._replace(intents=tuple(i for i in state.intents if not _same(i, done)))
+
+
+def settle(state: Protective, names: Sequence[str]) -> Protective:
+    """These events are settled: one name per entity and Xid stays, the latest."""
+    return state._replace(settled=settled_names.newest((*state.settled, *names)))
 
 
 def remember_gpus(state: Protective, snapshot: Snapshot) -> Protective:
@@ -117,6 +128,7 @@ def dumps(state: Protective) -> str:
         "own_drain": state.own_drain._asdict() if state.own_drain else None,
         "intents": [i._asdict() for i in state.intents],
         "gpus": [g._asdict() for g in state.gpus],
+        "settled": list(state.settled),
     }
     return json.dumps(document, indent=1) + "\n"
 
@@ -140,13 +152,14 @@ def loads(text: str) -> tuple[Protective, int]:
     exclusions, lost_a = _entries(document.get("exclusions"), _exclusion)
     intents, lost_b = _entries(document.get("intents"), _intent)
     gpus, lost_c = _entries(document.get("gpus"), _identity)
+    settled, lost_e = _entries(document.get("settled"), _settled)
     raw = document.get("own_drain")
     drains, lost_d = _entries([] if raw is None else [raw], _own_drain)
-    state = Protective(generation, exclusions, drains[0] if drains else None, intents, gpus)
-    return state, lost_a + lost_b + lost_c + lost_d
+    state = Protective(generation, exclusions, drains[0] if drains else None, intents, gpus, settled)
+    return state, lost_a + lost_b + lost_c + lost_d + lost_e
 
 
-def _entries(raw: Any, decode: Callable[[Mapping[str, Any]], T]) -> tuple[tuple[T, ...], int]:
+def _entries(raw: Any, decode: Callable[[Any], T]) -> tuple[tuple[T, ...], int]:
     if not isinstance(raw, list):
         return (), 0 if raw is None else 1
     good: list[T] = []
@@ -174,12 +187,19 @@ def _texts(value: Any) -> tuple[str, ...]:
     return tuple(_text(v) for v in value)
 
 
+def _settled(value: Any) -> str:
+    if settled_names.parse(_text(value)) is None:
+        raise ValueError("not the name of an event")
+    return str(value)
+
+
 def _exclusion(v: Mapping[str, Any]) -> Exclusion:
     return Exclusion(_text(v["uuid"]), _text(v["code"]), _text(v["why"]), _text(v["who"]), _int(v["since_ns"]))
 
 
 def _own_drain(v: Mapping[str, Any]) -> OwnDrain:
-    return OwnDrain(_text(v["reason"]), _int(v["set_ns"]), bool(v["confirmed"]), _texts(v["keys"]), _texts(v["idents"]))
+    named = (_text(v["reason"]), _int(v["set_ns"]), bool(v["confirmed"]), _texts(v["keys"]), _texts(v["idents"]))
+    return OwnDrain(*named, standing=bool(v["standing"]))
 
 
 def _intent(v: Mapping[str, Any]) -> Intent:

@@ -6,6 +6,7 @@ import sqlite3
 from typing import Any, Final, Optional, Sequence
 
 from slurm_nvhc.errors import NvhcError
+from slurm_nvhc.model.finding import OK
 from slurm_nvhc.model.snapshot import Snapshot
 from slurm_nvhc.record.run import Run, unpack_snapshot, with_body
 
@@ -26,6 +27,10 @@ def runs_of_gpu(conn: sqlite3.Connection, uuid: str, limit: int, damaged: list[s
 
 def recent_runs(conn: sqlite3.Connection, limit: int, damaged: list[str]) -> tuple[Run, ...]:
     return _runs(conn, "WHERE finished = 1 ORDER BY id DESC LIMIT ?", (limit,), damaged)
+
+
+def runs_not_ok(conn: sqlite3.Connection, limit: int, damaged: list[str]) -> tuple[Run, ...]:
+    return _runs(conn, "WHERE finished = 1 AND verdict <> ? ORDER BY id DESC LIMIT ?", (OK, limit), damaged)
 
 
 def last_run(conn: sqlite3.Connection, hook: str, damaged: list[str]) -> Optional[Run]:

@@ -17,7 +17,6 @@ APPLICATION_ID: Final = 0x6E766863  # "nvhc": tells our file from any other SQLi
 _TABLES: Final = (
     "CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
-    "CREATE TABLE gpu_seen (uuid TEXT PRIMARY KEY, at_ns INTEGER NOT NULL)",
     """CREATE TABLE runs (
         id INTEGER PRIMARY KEY AUTOINCREMENT,
         hook TEXT NOT NULL, job_id TEXT NOT NULL, user TEXT NOT NULL, partition TEXT NOT NULL,

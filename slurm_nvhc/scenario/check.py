@@ -12,6 +12,7 @@ from slurm_nvhc.model.times import duration, parse_duration
 from slurm_nvhc.scenario import seen as seen_
 from slurm_nvhc.scenario.format import Expect, FindingMatch, NodeExpect
 from slurm_nvhc.scenario.seen import ACTING, Seen
+from slurm_nvhc.sense.sim.target import field_name
 
 HOOK_EXITS = (0, 1)  # 1 is the launcher's "fail this on purpose"; anything else is a hook out of control
 
@@ -100,7 +101,7 @@ def fits(run: Seen, finding: Finding, match: FindingMatch) -> bool:
         (match.entity, finding.entity),
         (match.verdict, finding.verdict),
         (match.mode, finding.mode),
-        (match.field, evidence.field),
+        (match.field and field_name(match.field), evidence.field),
         (match.bound, evidence.bound),
         (match.rule, evidence.rule),
     )

@@ -25,7 +25,7 @@ class FindingMatch(Strict):
     """A finding that fits everything said here. Numbers in evidence are compared as numbers.
 
     gpu: g3; link: with gpu; entity: node, monitor:engine, … where gpu does not fit; amount_below and
-    amount_at_least bound the amount; message: words that its message holds.
+    amount_at_least bound the amount; field: as in a target; message: words that its message holds.
     """
 
     code: Optional[str] = None
@@ -34,7 +34,7 @@ class FindingMatch(Strict):
     entity: Optional[str] = None
     verdict: Optional[VerdictWord] = None
     mode: Optional[Literal["enforce", "observe"]] = None
-    field: Optional[str] = None
+    field: Union[str, int, None] = None
     before: Union[Value, UnsetType] = UNSET
     after: Union[Value, UnsetType] = UNSET
     amount: Optional[float] = None

@@ -18,6 +18,7 @@ from slurm_nvhc.errors import InputError
 from slurm_nvhc.scenario import world_steps
 from slurm_nvhc.scenario.format import Expect, FindingMatch, Scenario
 from slurm_nvhc.scenario.steps import HookStep, Step
+from slurm_nvhc.sense.sim.target import field_name
 from slurm_nvhc.strict_yaml import Loaded, load
 from slurm_nvhc.yaml_errors import nearest
 
@@ -106,8 +107,9 @@ def _check_expect(loading: Loading) -> None:
         for where, match in _matches(path, expect):
             if match.code is not None and match.code not in findings.BY_CODE:
                 raise source.error((*where, "code"), f"no finding is called {match.code}", _nearest_code(match.code))
-            if match.field is not None and match.field not in BY_NAME:
-                raise source.error((*where, "field"), f"no field is called {match.field}", nearest(match.field, BY_NAME))
+            if match.field is not None and not field_name(match.field):
+                hint = nearest(str(match.field), BY_NAME, "docs/fields.md lists the fields")
+                raise source.error((*where, "field"), f"no field is called {match.field}", hint)
             if match.link is not None and match.gpu is None:
                 raise source.error((*where, "link"), "a link needs its gpu", "add gpu: gN")
         codes = expect.monitor if isinstance(expect.monitor, list) else [expect.monitor]
@@ -117,9 +119,7 @@ def _check_expect(loading: Loading) -> None:
 
 
 def _nearest_code(code: str) -> str:
-    by_lower = {c.lower(): c for c in findings.BY_CODE}
-    hint = nearest(code, by_lower)
-    return hint.upper().replace("DID YOU MEAN", "did you mean") if hint else ""
+    return nearest(code, findings.BY_CODE, "docs/findings.md lists the codes")
 
 
 def _matches(path: Path, expect: Expect) -> Iterator[Tuple[Path, FindingMatch]]:

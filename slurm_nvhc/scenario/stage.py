@@ -145,9 +145,14 @@ def _stays_on_stage(text: str, stage: Stage) -> None:
 
 
 def policy_text(given: Union[Mapping[str, Any], str], world: str, bin_dir: str) -> str:
-    """The policy file's text. Raw text keeps its lines: what the replay needs is appended."""
+    """The policy file's text. Raw text keeps its lines: what the replay needs is appended.
+
+    A text without content stays as it is: an empty file is broken, and must be seen as that.
+    """
     ours: Dict[str, Dict[str, Any]] = {"engine": {"backend": "sim", "world": world}, "slurm": {"bin_dir": bin_dir}}
     if isinstance(given, str):
+        if all(not line.strip() or line.lstrip().startswith("#") for line in given.splitlines()):
+            return given
         data = _readable(given)
         if data is None or not set(ours) & set(data):
             return given.rstrip("\n") + "\n" + "".join(f"{key}: {json.dumps(value)}\n" for key, value in ours.items())

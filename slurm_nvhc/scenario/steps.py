@@ -159,29 +159,13 @@ class Break(Strict):
     interpreter: Union[Literal["delete"], UnsetType] = UNSET
 
 
-class Scheduled(Strict):
-    """World changes that happen ``after`` a time, also in the middle of a hook's own waiting."""
+class Happening(Strict):
+    """What can be done to the node at one moment; as steps they have these names too."""
 
-    after: Duration
-    set: Readings = {}
-    add: Amounts = {}
-
-
-class Step(Strict):
-    """Exactly one key."""
-
-    prolog: Union[JobStep, UnsetType] = UNSET
-    epilog: Union[JobStep, UnsetType] = UNSET
-    health_check: Union[HookStep, UnsetType] = UNSET
-    task_prolog: Union[TaskStep, UnsetType] = UNSET
-    wait: Union[Duration, UnsetType] = UNSET
     set: Union[Readings, UnsetType] = UNSET
     add: Union[Amounts, UnsetType] = UNSET
-    storm: Union[Storm, UnsetType] = UNSET
-    slow_burn: Union[SlowBurn, UnsetType] = UNSET
     gpu_reset: Union[Gpu, UnsetType] = UNSET
     driver_reload: Union[Empty, UnsetType] = UNSET
-    reboot: Union[Reboot, UnsetType] = UNSET
     lose: Union[Lose, Gpu, UnsetType] = UNSET
     restore: Union[Gpu, UnsetType] = UNSET
     swap: Union[Swap, UnsetType] = UNSET
@@ -190,8 +174,27 @@ class Step(Strict):
     sxid: Union[Sxid, UnsetType] = UNSET
     kernel_log: Union[List[Union[LogLine, str]], LogLine, str, UnsetType] = UNSET
     unreadable: Union[Unreadable, UnsetType] = UNSET
-    throttle: Union[Throttle, UnsetType] = UNSET
     engine: Union[EngineWord, UnsetType] = UNSET
+
+
+class Scheduled(Happening, kw_only=True):
+    """What happens ``after`` a time, also in the middle of a hook's own waiting; several keys happen in this order."""
+
+    after: Duration
+
+
+class Step(Happening):
+    """Exactly one key."""
+
+    prolog: Union[JobStep, UnsetType] = UNSET
+    epilog: Union[JobStep, UnsetType] = UNSET
+    health_check: Union[HookStep, UnsetType] = UNSET
+    task_prolog: Union[TaskStep, UnsetType] = UNSET
+    wait: Union[Duration, UnsetType] = UNSET
+    storm: Union[Storm, UnsetType] = UNSET
+    slow_burn: Union[SlowBurn, UnsetType] = UNSET
+    reboot: Union[Reboot, UnsetType] = UNSET
+    throttle: Union[Throttle, UnsetType] = UNSET
     schedule: Union[Scheduled, UnsetType] = UNSET
     scontrol: Union[ScontrolWord, UnsetType] = UNSET
     admin_drain: Union[AdminDrain, UnsetType] = UNSET

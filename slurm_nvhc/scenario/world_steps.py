@@ -5,7 +5,7 @@ The world never sees more than this: neither the policy nor what is expected of 
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Tuple, TypeVar, Union
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, TypeVar, Union
 
 from msgspec import UNSET
 
@@ -14,11 +14,11 @@ from slurm_nvhc.model.times import parse_duration
 from slurm_nvhc.scenario import setting, steps
 from slurm_nvhc.scenario.format import Scenario
 from slurm_nvhc.scenario.times import moment
-from slurm_nvhc.scenario.words import Value
 from slurm_nvhc.sense.sim.world import World
 from slurm_nvhc.strict_yaml import Loaded
 
 Path = Tuple[Union[str, int], ...]
+Operation = Mapping[str, Any]  # as World.apply takes it
 T = TypeVar("T")
 
 
@@ -33,12 +33,12 @@ def build(scenario: Scenario, source: Loaded[Scenario]) -> World:
     for target, value in node.readings.items():
         _at(source, ("node", "readings", target), lambda: world.set(target, value))  # noqa: B023
     for name, word in node.pci.items():
-        _at(source, ("node", "pci", name), lambda: _set_pci(world, name, word))  # noqa: B023
+        _at(source, ("node", "pci", name), lambda: world.pci(name, word))  # noqa: B023
     for number, line in enumerate(node.kernel_log):
-        _at(source, ("node", "kernel_log", number), lambda: _kernel_line(world, line))  # noqa: B023
+        _at(source, ("node", "kernel_log", number), lambda: world.apply(_line(line)))  # noqa: B023
     for number, xid in enumerate(node.engine_xids):
         _at(source, ("node", "engine_xids", number), lambda: world.engine_xid(xid.gpu, xid.code, moment(xid.at)))  # noqa: B023
-    _at(source, ("node", "engine"), lambda: _engine(world, node.engine))
+    _at(source, ("node", "engine"), lambda: world.apply(_engine(node.engine)))
     return world
 
 
@@ -63,10 +63,14 @@ def rehearse(scenario: Scenario, source: Loaded[Scenario]) -> World:
 
 def apply(world: World, step: steps.Step, source: Loaded[Scenario], path: Path) -> bool:
     """Do one step to the world. False when it is not a world step. Raises InputError with file, line and key."""
-    for key, act in _ACTS.items():
+    for key, act in _TAKES_TIME.items():
         value = getattr(step, key)
         if value is not UNSET:
             _at(source, (*path, key), lambda: act(world, value))  # noqa: B023
+            return True
+    for key in _AT_ONCE:
+        if getattr(step, key) is not UNSET:
+            _at(source, (*path, key), lambda: _do(world, _operations(step)))
             return True
     return False
 
@@ -81,44 +85,37 @@ def _at(source: Loaded[Scenario], path: Path, call: Callable[[], T]) -> T:
         raise source.error(path, str(exc)) from None
 
 
-def _set(world: World, readings: Dict[str, Value]) -> None:
-    for target, value in readings.items():
-        world.set(target, value)
+def _do(world: World, operations: Sequence[Operation]) -> None:
+    for operation in operations:
+        world.apply(operation)
 
 
-def _add(world: World, amounts: Dict[str, Union[int, float]]) -> None:
-    for target, amount in amounts.items():
-        world.add(target, amount)
+def _operations(happening: steps.Happening) -> List[Operation]:
+    """What a step, or the content of a schedule, is to the simulated node."""
+    out: List[Operation] = []
+    for key, write in _AT_ONCE.items():
+        value = getattr(happening, key)
+        if value is not UNSET:
+            out += write(value)
+    return out
 
 
-def _set_pci(world: World, name: str, word: str) -> None:
-    gpu = world.gpu(name)
-    gpu.on_pci, gpu.responds = word != "absent", word == "ok"
-
-
-def _kernel_line(world: World, line: Union[setting.LogLine, str]) -> None:
+def _line(line: Union[setting.LogLine, str]) -> Operation:
     text, at = (line, 0.0) if isinstance(line, str) else (line.text, moment(line.at))
-    world.kernel_line(text, at)
+    return {"op": "kernel_line", "text": text, "at_s": at}
 
 
-def _kernel_log(world: World, value: Union[List[Union[setting.LogLine, str]], setting.LogLine, str]) -> None:
-    for line in value if isinstance(value, list) else [value]:
-        _kernel_line(world, line)
-
-
-def _engine(world: World, value: setting.EngineWord) -> None:
+def _engine(value: setting.EngineWord) -> Operation:
     if isinstance(value, str):
-        world.engine(value)
-        return
+        return {"op": "engine", "behaviour": value}
     options = {k: getattr(value, k) for k in ("seconds", "kind", "after", "signal") if getattr(value, k) is not UNSET}
-    world.engine(value.behaviour, **options)
+    return {"op": "engine", "behaviour": value.behaviour, **options}
 
 
-def _lose(world: World, value: Union[steps.Lose, str]) -> None:
+def _lose(value: Union[steps.Lose, str]) -> List[Operation]:
     lose = steps.Lose(value) if isinstance(value, str) else value
-    world.lose(lose.gpu, engine_lists=lose.engine_lists)
-    if lose.gpu != "*":
-        _set_pci(world, lose.gpu, lose.pci)
+    gone = {"op": "lose", "gpu": lose.gpu, "engine_lists": lose.engine_lists}
+    return [gone, {"op": "pci", "gpu": lose.gpu, "shows": lose.pci}]
 
 
 def _share(text: str) -> float:
@@ -131,30 +128,35 @@ def _share(text: str) -> float:
 
 def _schedule(world: World, value: steps.Scheduled) -> None:
     after = parse_duration(value.after)
-    for target, reading in value.set.items():
-        world.schedule(after, {"op": "set", "target": target, "value": reading})
-    for target, amount in value.add.items():
-        world.schedule(after, {"op": "add", "target": target, "amount": amount})
+    # Tried on a copy first: what is wrong would else be found in the middle of a hook.
+    copy = World.from_json(world.to_json())
+    for operation in _operations(value):
+        copy.schedule(after, operation)
+        world.schedule(after, operation)
+    copy.advance(after)
 
 
-_ACTS: Dict[str, Callable[[World, Any], Any]] = {
+# Steps that happen at one moment, and so can be scheduled -> the simulated node's operations.
+_AT_ONCE: Dict[str, Callable[[Any], List[Operation]]] = {
+    "set": lambda v: [{"op": "set", "target": target, "value": value} for target, value in v.items()],
+    "add": lambda v: [{"op": "add", "target": target, "amount": amount} for target, amount in v.items()],
+    "gpu_reset": lambda v: [{"op": "gpu_reset", "gpu": v}],
+    "driver_reload": lambda v: [{"op": "driver_reload"}],
+    "lose": _lose,
+    "restore": lambda v: [{"op": "restore", "gpu": v}],
+    "swap": lambda v: [{"op": "swap", "gpu": v.gpu, "uuid": v.uuid, "serial": v.serial}],
+    "xid": lambda v: [{"op": "xid", "gpu": v.gpu, "code": v.code, "text": v.text, "pid": v.pid, "process": v.process}],
+    "engine_xid": lambda v: [{"op": "engine_xid", "gpu": v.gpu, "code": v.code, "at_s": moment(v.at)}],
+    "sxid": lambda v: [{"op": "sxid", "switch": v.switch, "code": v.code, "fatal": v.fatal, "link": v.link, "text": v.text}],
+    "kernel_log": lambda v: [_line(line) for line in (v if isinstance(v, list) else [v])],
+    "unreadable": lambda v: [{"op": "unreadable", "part": v.part, "reason": v.reason}],
+    "engine": lambda v: [_engine(v)],
+}
+_TAKES_TIME: Dict[str, Callable[[World, Any], Any]] = {
     "wait": lambda w, v: w.advance(parse_duration(v)),
-    "set": _set,
-    "add": _add,
     "storm": lambda w, v: w.storm(v.link, v.counter, v.amount, parse_duration(v.over)),
     "slow_burn": lambda w, v: w.slow_burn(v.link, v.counter, v.per_hour, parse_duration(v.over)),
-    "gpu_reset": lambda w, v: w.gpu_reset(v),
-    "driver_reload": lambda w, v: w.driver_reload(),
     "reboot": lambda w, v: w.reboot(parse_duration(v.down)),
-    "lose": _lose,
-    "restore": lambda w, v: w.restore(v),
-    "swap": lambda w, v: w.swap(v.gpu, v.uuid, v.serial),
-    "xid": lambda w, v: w.xid(v.gpu, v.code, text=v.text, pid=v.pid, process=v.process),
-    "engine_xid": lambda w, v: w.engine_xid(v.gpu, v.code, moment(v.at)),
-    "sxid": lambda w, v: w.sxid(v.switch, v.code, fatal=v.fatal, link=v.link, text=v.text),
-    "kernel_log": _kernel_log,
-    "unreadable": lambda w, v: w.unreadable(v.part, v.reason),
     "throttle": lambda w, v: w.throttle(v.gpu, v.reason, _share(v.share), parse_duration(v.over)),
-    "engine": _engine,
     "schedule": _schedule,
 }

@@ -18,7 +18,7 @@ from slurm_nvhc.policy.compiled import Engine
 from slurm_nvhc.proc import child
 from slurm_nvhc.sense import protocol
 from slurm_nvhc.sense.decode import Reply, decode
-from slurm_nvhc.sense.merge import SAME_EVENT_NS, merge
+from slurm_nvhc.sense.merge import ENGINE_LATE_NS, merge
 from slurm_nvhc.sense.text import clean
 
 MODULE: Final = "slurm_nvhc.sense.reader"
@@ -130,7 +130,7 @@ def _snapshot(node: str, engine: Engine, reply: Reply, kernel_cursor: str, troub
         reported,
         reply.events,
         {gpu.identity.pci: uuid for uuid, gpu in gpus.items() if gpu.identity.pci},
-        before.wall_ns - SAME_EVENT_NS if before and before.boot_id == boot_id else 0,
+        before.wall_ns - ENGINE_LATE_NS if before and before.boot_id == boot_id else 0,
     )
     return Snapshot(
         node=node,

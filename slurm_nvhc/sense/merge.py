@@ -11,8 +11,11 @@ from typing import Final, Mapping, Sequence
 
 from slurm_nvhc.model.snapshot import Event
 
-# The engine's event loop wakes about once per second; 5 s covers a busy engine.
-SAME_EVENT_NS: Final = 5_000_000_000
+# How far the two stamps of one occurrence can be apart. The engine's is the wall clock; the kernel log's
+# is made from printk's own clock, which drifts against it while a node is up (30 s were observed).
+SAME_EVENT_NS: Final = 60_000_000_000
+# How late the engine tells of an event: its loop wakes about once per second; 5 s covers a busy engine.
+ENGINE_LATE_NS: Final = 5_000_000_000
 
 
 def merge(
@@ -29,16 +32,18 @@ def merge(
     engine:   the engine's own events, as far as it remembers
     uuids:    PCI address -> UUID of the GPUs present
     engine_from_ns: engine events before this moment were reported with an earlier read
+
+    Records and engine events of one GPU and number are paired one to one, so that two
+    occurrences that both sources tell of stay two.
     """
+    addresses = {uuid: pci for pci, uuid in uuids.items()}
     known = [_named(e, uuids) for e in (*kernel, *reported)]
+    told = list({e.ident: _named(e, uuids) for e in engine}.values())
     out = known[: len(kernel)]
-    seen: set[str] = set()
-    for event in (_named(e, uuids) for e in engine):
-        if event.at_ns < engine_from_ns or event.ident in seen:
-            continue
-        seen.add(event.ident)
-        if not any(_same(event, other) for other in known):
-            out.append(event)
+    for place in dict.fromkeys(_place(e, addresses) for e in told):
+        own = [e for e in told if _place(e, addresses) == place]
+        alone = _without_twin(own, [e for e in known if _place(e, addresses) == place])
+        out += [e for e in alone if e.at_ns >= engine_from_ns]
     return tuple(sorted(out, key=lambda e: e.at_ns))
 
 
@@ -48,7 +53,21 @@ def _named(event: Event, uuids: Mapping[str, str]) -> Event:
     return event._replace(uuid=uuids.get(event.pci, ""))
 
 
-def _same(a: Event, b: Event) -> bool:
-    if a.code != b.code or "sxid" in (a.kind, b.kind) or abs(a.at_ns - b.at_ns) > SAME_EVENT_NS:
-        return False
-    return bool((a.uuid and a.uuid == b.uuid) or (a.pci and a.pci == b.pci))
+def _place(event: Event, addresses: Mapping[str, str]) -> tuple[bool, str, int]:
+    """What must agree: GPU (by address: a GPU that fell has lost its UUID here) and number. A switch is no GPU."""
+    return event.kind == "sxid", addresses.get(event.uuid, "") or event.pci or event.uuid, event.code
+
+
+def _without_twin(engine: Sequence[Event], kernel: Sequence[Event]) -> list[Event]:
+    """The engine's events that no record is left for, both taken in order of time: the drift is the same for all."""
+    records = sorted(e.at_ns for e in kernel)
+    alone: list[Event] = []
+    at = 0
+    for event in sorted(engine, key=lambda e: e.at_ns):
+        while at < len(records) and records[at] < event.at_ns - SAME_EVENT_NS:
+            at += 1
+        if at < len(records) and records[at] <= event.at_ns + SAME_EVENT_NS:
+            at += 1
+        else:
+            alone.append(event)
+    return alone

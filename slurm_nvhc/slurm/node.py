@@ -23,7 +23,7 @@ TIMEOUT: Final = "timeout"  # no answer in time: a change may have been, or may 
 
 _STATE: Final = re.compile(r"^[ \t]*State=(\S+)", re.MULTILINE)
 _REASON: Final = re.compile(r"^[ \t]*Reason=(.*)$", re.MULTILINE)
-_SET_BY: Final = re.compile(r"[ \t]*\[([^\[\]@]*)@([^\[\]@]*)\][ \t]*$")
+_SET_BY: Final = re.compile(r"[ \t]*\[[^\[\]@]*@[^\[\]@]*\][ \t]*$")
 _NEXT_KEY: Final = re.compile(r"^[ \t]*(Comment|Extra|InstanceId|InstanceType|ResumeAfterTime|NodeName)=")
 # Suffixes that Slurm puts on a state word; "*" (not responding) is the one that tells more than a flag does.
 _SUFFIXES: Final = "*~#!%$@^-+"
@@ -54,20 +54,16 @@ def parse_node(text: str) -> Optional[NodeState]:
     names = [word.rstrip(_SUFFIXES).upper() for word in words]
     flags.update(name for name in names[1:] if name)
     found = _REASON.search(text, state.end())
-    reason = user = when = ""
+    reason = ""
     if found:
-        reason = found.group(1)
-        set_by = _SET_BY.search(reason)
-        if set_by:
-            user, when = set_by.group(1), set_by.group(2)
-            reason = reason[: set_by.start()]
+        reason = _SET_BY.sub("", found.group(1))
         more = []
         for line in text[found.end() :].split("\n")[1:]:
             if not line.strip() or _NEXT_KEY.match(line):
                 break
             more.append(line.strip())
         reason = "\n".join([reason, *more]).strip()
-    return NodeState(names[0], frozenset(flags), "" if reason == "(null)" else reason, user, when)
+    return NodeState(names[0], frozenset(flags), "" if reason == "(null)" else reason)
 
 
 class SlurmCommands:
@@ -80,6 +76,15 @@ class SlurmCommands:
         self.scontrol = os.path.join(bin_dir, "scontrol")
         self.conf = conf
         self.timeout_s = timeout_s
+
+    def unusable(self) -> Optional[SlurmError]:
+        """Why scontrol can not be run, as far as its file tells; nothing is called."""
+        if not os.path.isabs(self.scontrol):
+            return SlurmError(MISSING, self.scontrol, "", "is not an absolute path", "set slurm.bin_dir in the policy")
+        if not (os.path.isfile(self.scontrol) and os.access(self.scontrol, os.X_OK)):
+            problem = "is not there or can not be run: no node can be drained"
+            return SlurmError(MISSING, self.scontrol, "", problem, "set slurm.bin_dir in the policy")
+        return None
 
     def node_state(self, node: str, timeout_s: Optional[float] = None) -> NodeState:
         """Raises SlurmError."""

@@ -35,6 +35,8 @@ from machine import PATH, PRIVATE_PREFIX
 
 JOB_USER = "nvhcjob"
 SBIN = "/usr/sbin"
+# SchedulerParameters under which tests need not wait for the scheduler's next round.
+FAST = "bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0"
 T = TypeVar("T")
 
 
@@ -282,7 +284,7 @@ TaskPlugin={"task/cgroup" if self.constrain else "task/none"}
 JobAcctGatherType=jobacct_gather/none
 AccountingStorageType=accounting_storage/none
 SchedulerType=sched/backfill
-SchedulerParameters=bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0
+SchedulerParameters={FAST}
 SlurmdParameters=config_overrides
 ReturnToService=1
 KillWait=2

@@ -15,7 +15,7 @@ import sysconfig
 from pathlib import Path
 from typing import Optional
 
-from harness import Cluster
+from harness import FAST, Cluster
 
 from slurm_nvhc.hooks import install
 from slurm_nvhc.record.ledger import Ledger
@@ -92,7 +92,8 @@ class Site:
         os.makedirs(os.path.dirname(self.options.config))
         self.write_policy(self.policy)
         report = install.install(self.options)
-        wanted = [line.text for line in report.lines]
+        # One line with the harness's own parameters: of several lines the last one counts.
+        wanted = [line.text.replace("SchedulerParameters=", f"SchedulerParameters={FAST},") for line in report.lines]
         if self._health_check:
             wanted = [f"HealthCheckInterval={self._health_check}" if w.startswith("HealthCheckInterval") else w for w in wanted]
         else:

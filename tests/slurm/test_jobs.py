@@ -98,7 +98,7 @@ def _pending(cluster: Cluster, job_id: str):  # type: ignore[no-untyped-def]
 
 
 def test_a_bounced_job_runs_on_another_node(start) -> None:
-    site = start(Site(nodes=2, conf="SchedulerParameters=bf_interval=1,sched_interval=1,nohold_on_prolog_fail"))
+    site = start(Site(nodes=2))
     site.remap_failure(gpu=0, node="n1")
     job = site.cluster.sbatch("echo $SLURMD_NODENAME", "--gres=gpu:1")
     site.cluster.wait_job(job, "COMPLETED", 60)

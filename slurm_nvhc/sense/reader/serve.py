@@ -11,7 +11,7 @@ from slurm_nvhc.model.history import Sample
 from slurm_nvhc.model.snapshot import Event, GpuState
 from slurm_nvhc.sense import kernel_log, protocol
 from slurm_nvhc.sense.kernel_log import SAME_FALL_NS, Line
-from slurm_nvhc.sense.merge import SAME_EVENT_NS
+from slurm_nvhc.sense.merge import ENGINE_LATE_NS, SAME_EVENT_NS
 from slurm_nvhc.sense.protocol import Cursor, Request
 from slurm_nvhc.sense.reader.backend import Backend, Clock, PartFailed, open_backend
 from slurm_nvhc.sense.values import sentinel
@@ -19,8 +19,10 @@ from slurm_nvhc.sense.values import sentinel
 Emit = Callable[[Mapping[str, Any]], None]
 
 # Lines this much older than the last read are looked at again, to recognise the second
-# line of a fall and the engine's echo of an Xid that was reported already.
-LOOK_BACK_NS: Final = SAME_FALL_NS + SAME_EVENT_NS
+# line of a fall and the engine's echo of an Xid that was reported already. A record stands up to
+# SAME_EVENT_NS beside its echo; twice more, so that events further back find their own records
+# and leave it to that one.
+LOOK_BACK_NS: Final = SAME_FALL_NS + ENGINE_LATE_NS + 3 * SAME_EVENT_NS
 
 
 def serve(text: str, emit: Emit, armed: Callable[[Request], None]) -> None:

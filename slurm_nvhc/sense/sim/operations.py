@@ -28,6 +28,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "driver_reload": Operation(),
     "reboot": Operation((), ("down_s",)),
     "lose": Operation(("gpu",), ("engine_lists", "on_pci")),
+    "pci": Operation(("gpu", "shows")),
     "restore": Operation(("gpu",)),
     "swap": Operation(("gpu", "uuid"), ("serial",)),
     "identify": Operation(("gpu",), ("uuid", "pci", "minor", "nvml_index", "dcgm_id", "serial", "model", "slot", "vbios", "mig")),

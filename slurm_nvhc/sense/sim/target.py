@@ -47,6 +47,15 @@ def gpu_index(text: str, count: int) -> Optional[int]:
     return index
 
 
+def field_name(given: str | int) -> str:
+    """Catalogue name of a field written as in a target: by name, short link name or DCGM id; '' when there is none."""
+    text = str(given)
+    if text.isascii() and text.isdigit():
+        number = int(text[:9])
+        return _LINK_ENTITY[number].name if number in _LINK_ENTITY else cat.BY_ID.get(number, ("", None))[0]
+    return text if text in cat.BY_NAME else _SHORT[text].name if text in _SHORT else ""
+
+
 def parse(text: str, count: int) -> Target:
     """Raises InputError naming what is wrong and the nearest valid name."""
     if not isinstance(text, str):

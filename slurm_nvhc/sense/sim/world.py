@@ -35,8 +35,10 @@ BEHAVIOURS: Final[Mapping[str, tuple[str, ...]]] = {
     "crash": ("after", "signal"),
 }
 LIES: Final = ("negative", "sentinel", "garbage", "wrong_types", "missing_gpus", "duplicate", "nan", "huge", "frozen", "stale")
+SIGNALS: Final = ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGKILL")
 PARTS: Final = ("clock", "kernel_log", "pci", "engine", "gpus")
 UNREADABLE: Final = ("clock", "kernel_log", "pci")
+BUS: Final = ("ok", "dead", "absent")
 
 # reason of a slowdown -> the counters of ns that grow with it
 THROTTLES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -226,6 +228,13 @@ class World(SimState):
             card.listed, card.status = engine_lists, snap.LOST
             card.on_pci, card.responds = on_pci, False
 
+    def pci(self, gpu: str, shows: str) -> None:
+        """What the bus shows of a card: ok, dead (config space reads all ones) or absent."""
+        if shows not in BUS:
+            raise InputError("pci", "key shows", f"{str(shows)[:40]!r} is not known", "known: " + ", ".join(BUS))
+        for card in self._some(gpu):
+            card.on_pci, card.responds = shows != "absent", shows == "ok"
+
     def restore(self, gpu: str) -> None:
         for card in self._some(gpu):
             card.listed, card.status, card.on_pci, card.responds = True, snap.OK, True, True
@@ -295,8 +304,8 @@ class World(SimState):
             raise InputError("engine", "key after", "is not a part of the reply", "known: " + ", ".join(PARTS))
         if behaviour == "slow":
             _seconds("engine slow", options.get("seconds"))
-        if behaviour == "crash" and options.get("signal", "SIGSEGV") not in ("SIGSEGV", "SIGABRT", "SIGBUS", "SIGKILL"):
-            raise InputError("engine", "key signal", "is not one that a crash ends in", "SIGSEGV, SIGABRT, SIGBUS, SIGKILL")
+        if behaviour == "crash" and options.get("signal", "SIGSEGV") not in SIGNALS:
+            raise InputError("engine", "key signal", "is not one that a crash ends in", "known: " + ", ".join(SIGNALS))
         if behaviour == "lying":
             if options.get("kind") not in LIES:
                 raise InputError("engine", "key kind", "is not a lie", "known: " + ", ".join(LIES))

@@ -1,0 +1,44 @@
+"""Names for occurrences that an administrator can settle: one per entity and Xid, up to a moment.
+
+"GPU-…|79|1764567085000000000" means: Xid 79 of that GPU, as far as it was logged by then.
+One name covers all earlier occurrences, so a fault that repeats a thousand times
+needs one name, and a later occurrence is a new one.
+"""
+
+from __future__ import annotations
+
+from typing import Iterable, Mapping, Optional
+
+
+def ident(place: str, code: int, at_ns: int) -> str:
+    return f"{place}|{code}|{at_ns}"
+
+
+def key(place: str, code: int) -> str:
+    return f"{place}|{code}"
+
+
+def parse(name: str) -> Optional[tuple[str, int]]:
+    """(key, moment), or None for anything else."""
+    head, sep, moment = name.rpartition("|")
+    return (head, int(moment)) if sep and moment.isascii() and moment.isdigit() else None
+
+
+def newest(names: Iterable[str]) -> tuple[str, ...]:
+    """One name per entity and Xid, the one that covers most; in the order of first appearance."""
+    latest: dict[str, int] = {}
+    for name in names:
+        parsed = parse(name)
+        if parsed is not None:
+            latest[parsed[0]] = max(parsed[1], latest.get(parsed[0], 0))
+    return tuple(f"{head}|{moment}" for head, moment in latest.items())
+
+
+def covered(name: str, settled: Mapping[str, int]) -> bool:
+    parsed = parse(name)
+    return parsed is not None and parsed[1] <= settled.get(parsed[0], -1)
+
+
+def table(names: Iterable[str]) -> dict[str, int]:
+    """key -> latest moment"""
+    return dict(p for p in map(parse, newest(names)) if p is not None)
