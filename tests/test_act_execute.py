@@ -25,7 +25,7 @@ FAULT = decision(proposal("narrow", finding(idents=("GPU-x|79|49",))))
 OF_JOB = decision(proposal("narrow", of_job=True))
 KEY = f"NVL-STORM {uuid(3)}"
 REASON = "nvhc: NVL-STORM gpu3 GPU-00000003… is bad"
-REASON_OF_JOB = f"{REASON} job 8812"
+REASON_OF_JOB = f"{REASON} seen at job 8812"
 NARROW = policy(Narrow(enabled=True))
 
 

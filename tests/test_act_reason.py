@@ -241,3 +241,24 @@ def test_importing_act_is_light() -> None:
         "tempfile",
         "shutil",
     }
+
+
+def test_several_links_of_one_gpu_are_counted() -> None:
+    links = [finding("NVL-DOWN", f"{UUID}/link{n}", row=ROW, field="nvlink_state", after="down") for n in range(18)]
+    assert reason(*links) == "nvhc: NVL-DOWN gpu3 GPU-1f2e3d4c… 0000:4b:00.0 18 links link state down"
+    assert wd.plain(links, "", 250) == reason(*links)
+
+
+def test_an_xid_behind_another_finding_keeps_its_number() -> None:
+    lost = finding("GPU-LOST", UUID, "is on the PCI bus but not in the engine's list", row=ROW)
+    xid = finding("XID-FATAL", UUID, "Xid 79 (fallen off the bus)", row=ROW, field="xid", after=79, amount=1.0)
+    assert reason(lost, xid).endswith("; +1 more: XID-FATAL gpu3 Xid 79")
+
+
+def test_a_value_is_told_with_what_it_was_compared_with() -> None:
+    width = finding("PCIE-WIDTH", UUID, row=ROW, field="pcie_width", after=8, limit=16)
+    assert "PCIe width 8 of 16 lanes" in reason(width)
+
+
+def test_a_fault_that_a_job_only_met_is_not_told_as_its_doing() -> None:
+    assert reason(finding("MEM-SRAM", UUID, "x", row=ROW)._replace(of_job=True)).endswith("x seen at job 8812")

@@ -15,12 +15,15 @@ NVLINK4 = {f"nvlink_{c}{t}" for c in ("crc_flit", "crc_data", "replay", "recover
 @pytest.mark.parametrize(
     ("model", "absent"),
     [
-        *((m, REMAP) for m in ("Tesla V100-SXM2-32GB", "Tesla V100S-PCIE-32GB", "Tesla P100-PCIE-16GB", "Tesla P40", "Tesla T4", "Tesla K80",
-                               "Quadro RTX 8000", "Quadro GV100", "NVIDIA TITAN V", "NVIDIA TITAN RTX", "NVIDIA GeForce RTX 2080 Ti",
-                               "GeForce GTX 1080 Ti")),
-        *((m, RETIRED) for m in ("NVIDIA A100-SXM4-80GB", "A100-SXM4-40GB", "NVIDIA A100 80GB PCIe", "NVIDIA A40", "NVIDIA A10", "NVIDIA A2",
-                                 "NVIDIA L4", "NVIDIA L40S", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H20", "NVIDIA GH200 480GB",
-                                 "NVIDIA RTX A6000", "NVIDIA RTX 6000 Ada Generation", "NVIDIA GeForce RTX 4090")),
+        *((m, REMAP) for m in (
+            "Tesla V100-SXM2-32GB", "Tesla V100S-PCIE-32GB", "Tesla P100-PCIE-16GB", "Tesla P40", "Tesla T4", "Tesla K80",
+            "Quadro RTX 8000", "Quadro GV100", "NVIDIA TITAN V", "NVIDIA TITAN RTX", "NVIDIA GeForce RTX 2080 Ti", "GeForce GTX 1080 Ti",
+        )),
+        *((m, RETIRED) for m in (
+            "NVIDIA A100-SXM4-80GB", "A100-SXM4-40GB", "NVIDIA A100 80GB PCIe", "NVIDIA A40", "NVIDIA A10", "NVIDIA A2", "NVIDIA L4",
+            "NVIDIA L40S", "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA H20", "NVIDIA GH200 480GB", "NVIDIA RTX A6000",
+            "NVIDIA RTX 6000 Ada Generation", "NVIDIA GeForce RTX 4090",
+        )),
         *((m, RETIRED | NVLINK4) for m in ("NVIDIA B200", "NVIDIA B300 SXM6 AC", "NVIDIA GB200", "NVIDIA GB300")),
         ("", set()),
         ("NVIDIA Z900", set()),

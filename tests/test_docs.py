@@ -42,9 +42,8 @@ def fields_page() -> str:
     for field in fields.ALL:
         ids = str(field.dcgm_id) if field.dcgm_id is not None else ("per link" if field.link_ids else "-")
         cleared = ", ".join(sorted(field.cleared_by)).replace("_", " ") or ("never" if field.kind == fields.COUNTER else "-")
-        lines.append(
-            f"| `{field.name}` | {ids} | {field.scope} | {field.kind} | {field.unit or '-'} | {field.label} | {cleared} | {field.generations} |"
-        )
+        cells = [f"`{field.name}`", ids, field.scope, field.kind, field.unit or "-", field.label, cleared, field.generations]
+        lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
         "## Known not to exist",
@@ -57,7 +56,8 @@ def fields_page() -> str:
     ]
     for patterns in dict.fromkeys(f.absent_on for f in fields.ALL if f.absent_on):
         names = ", ".join(f"`{f.name}`" for f in fields.ALL if f.absent_on == patterns)
-        lines.append(f"| {names} | {', '.join(f'`{p}`' for p in patterns)} |")
+        models = ", ".join(f"`{p}`" for p in patterns)
+        lines.append(f"| {names} | {models} |")
     return "\n".join(lines) + "\n"
 
 

@@ -66,11 +66,11 @@ def _read(path: str) -> str:
 
 
 def _context(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, now_ns: int) -> dict[str, Any]:
-    first, *more = wd.distinct(wd.ordered(findings))
-    owner = job if job and first.of_job else None
+    first, *more = wd.told(findings)
+    owner = job if job and wd.ordered(findings)[0].of_job else None
     return {
-        "first": wd.words(first)._asdict(),
-        "more": [wd.words(f)._asdict() for f in more],
+        "first": first._asdict(),
+        "more": [f._asdict() for f in more],
         "job": {
             "id": wd.clean(owner.job_id, 20) if owner else "",
             "user": wd.clean(owner.user, 64) if owner else "",

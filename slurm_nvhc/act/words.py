@@ -72,6 +72,7 @@ class Words(NamedTuple):
     what: str
     window: str
     message: str
+    brief: str
 
 
 def words(finding: Finding) -> Words:
@@ -99,6 +100,7 @@ def words(finding: Finding) -> Words:
         what=what(finding),
         window=duration(ev.seconds) if ev.amount is not None and _is_number(ev.seconds) and ev.seconds else "",
         message=clean(finding.message),
+        brief=_brief(finding, gpu or where),
     )
 
 
@@ -112,7 +114,8 @@ def what(finding: Finding) -> str:
         return field.label
     if field is not None and isinstance(ev.after, (int, float, str)):
         after = field.words.get(ev.after, ev.after) if isinstance(ev.after, int) else ev.after
-        return clean(f"{field.label} {after} {'' if field.words or field.kind == fields.STATE else field.unit}")
+        limit = f"of {ev.limit:g}" if ev.limit is not None and _is_number(ev.limit) else ""
+        return clean(f"{field.label} {after} {limit} {'' if field.words or field.kind == fields.STATE else field.unit}")
     code = BY_CODE.get(finding.code)
     return clean(finding.message or ev.text or (code.meaning if code else ""))
 
@@ -127,33 +130,51 @@ def ordered(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def brief(finding: Finding) -> str:
-    """ "NVL-CRC gpu3"; for a list of further findings."""
-    w = words(finding)
-    return " ".join(part for part in (w.code, w.gpu or w.where) if part)
+    """ "NVL-CRC gpu3", "XID-FATAL gpu3 Xid 79"; for a list of further findings."""
+    return words(finding).brief
+
+
+def _brief(finding: Finding, where: str) -> str:
+    xid = f"Xid {clean(finding.evidence.after, 10)}" if finding.evidence.field == "xid" else ""
+    return " ".join(part for part in (clean(finding.code, 40), where, xid) if part)
 
 
 def distinct(findings: Sequence[Finding]) -> list[Finding]:
     """Without those that read the same in a list: one code on one GPU."""
     seen: dict[str, Finding] = {}
     for finding in findings:
-        seen.setdefault(f"{brief(finding)} {ent.gpu_of(finding.entity) or finding.entity}", finding)
+        seen.setdefault(_group(finding), finding)
     return list(seen.values())
+
+
+def _group(finding: Finding) -> str:
+    return f"{brief(finding)} {ent.gpu_of(finding.entity) or finding.entity}"
+
+
+def told(findings: Sequence[Finding]) -> list[Words]:
+    """The distinct findings in words, worst first; one that stands for several links of its GPU says how many."""
+    ranked = ordered(findings)
+    out = []
+    for finding in distinct(ranked):
+        links = {f.entity for f in ranked if _group(f) == _group(finding) and ent.split_link(f.entity)[1] is not None}
+        w = words(finding)
+        out.append(w._replace(link=f"{len(links)} links") if len(links) > 1 else w)
+    return out
 
 
 def plain(findings: Sequence[Finding], job_id: str, max_length: int) -> str:
     """The reason without a template: the same form as the packaged one."""
     if not findings:
         return cut(f"{PREFIX} no finding", max_length)
-    first, *more = distinct(ordered(findings))
-    w = words(first)
+    w, *more = told(findings)
     parts = [PREFIX, w.code, *([f"{w.where}:"] if w.where else [w.gpu, w.short, w.pci, w.link]), w.what]
     if w.window:
         parts.append(f"in {w.window}")
-    if job_id and first.of_job:
-        parts.append(f"job {clean(job_id, 20)}")
+    if job_id and ordered(findings)[0].of_job:
+        parts.append(f"{'' if w.window else 'seen at '}job {clean(job_id, 20)}")
     text = " ".join(part for part in parts if part)
     if more:
-        text += f"; +{len(more)} more: " + ", ".join(brief(f) for f in more)
+        text += f"; +{len(more)} more: " + ", ".join(f.brief for f in more)
     return one_line(text, max_length)
 
 

@@ -27,9 +27,15 @@ KEEP_KEYS: Final = 4096
 _SECTIONS: Final = ("streaks", "hits", "job_hits", "jobs", "links_up", "open", "engine_seen", "monitor")
 
 
+_prefixes: dict[int, tuple[Level, str]] = {}  # by identity: a level is asked about hundreds of links
+
+
 def key(rule: Rule, level: Level, entity: str) -> str:
-    parameters = zlib.crc32(repr(level).encode())
-    return f"{rule.name}|{parameters:08x}|{entity}"
+    known = _prefixes.get(id(level))
+    if known is None or known[0] is not level:
+        known = (level, f"{zlib.crc32(repr(level).encode()):08x}")
+        _prefixes[id(level)] = known
+    return f"{rule.name}|{known[1]}|{entity}"
 
 
 def open_copy(memory: Mapping[str, Any]) -> dict[str, dict[str, Any]]:

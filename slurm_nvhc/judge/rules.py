@@ -20,7 +20,7 @@ from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Finding
-from slurm_nvhc.model.reading import BLANK, NOT_FOUND, NOT_SUPPORTED, NoData
+from slurm_nvhc.model.reading import BLANK, NOT_FOUND, NOT_SUPPORTED, NoData, number
 from slurm_nvhc.model.snapshot import OK, GpuState
 from slurm_nvhc.policy.compiled import Level, Policy, Rule
 
@@ -230,6 +230,7 @@ def _finding(rule: Rule, hit: _Hit, place: str, gpu: GpuState, subject: Subject,
         text="" if change is None else change.why,
         at_ns=inp.now_ns,
         source=rule.source,
+        limit=number(subject.readings.get(hit.level.below_field or hit.level.above_field or "")),
     )
     return make_finding(inp, rule, place, hit.verdict, evidence, gpu.identity, absolute=not uses_window)
 

@@ -40,6 +40,7 @@ class Evidence(NamedTuple):
 
     amount/rate are lower bounds when ``bound`` is "at_least". ``rate`` is per second.
     window is text for people ("job 8812, 41m"), threshold is the rule's condition as text.
+    limit is the other reading that a condition compared with (the widest PCIe link, a slowdown limit).
     """
 
     field: str = ""
@@ -55,6 +56,7 @@ class Evidence(NamedTuple):
     text: str = ""
     at_ns: Optional[int] = None
     source: str = ""
+    limit: Any = None
 
 
 class Finding(NamedTuple):
