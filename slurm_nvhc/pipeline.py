@@ -37,6 +37,7 @@ from slurm_nvhc.proc.budget import Budget
 from slurm_nvhc.record import lock
 from slurm_nvhc.record.run import Run
 from slurm_nvhc.sense.client import read_snapshot
+from slurm_nvhc.sense.memory import ensure_watch
 from slurm_nvhc.slurm import conf as slurm_conf_files
 from slurm_nvhc.slurm import gres as gres_file
 from slurm_nvhc.slurm.environment import job_from_environment, node_name
@@ -47,6 +48,7 @@ LOCK_SHARE: Final = 0.5  # of what is left may be spent on waiting for another h
 MOST_FORGOTTEN: Final = 500  # old runs deleted by one health check
 FEW_FORGOTTEN: Final = 20
 DAY_NS: Final = 86400 * 10**9
+LEAST_WATCH_S: Final = 0.5  # with less time left the engine is not asked to sample; the next health check asks
 SECOND_LOOK_RESERVE_S: Final = 1.0  # a second reading must leave at least this much for judging
 
 
@@ -109,6 +111,12 @@ class Result(NamedTuple):
     def fail_hook(self) -> bool:
         return self.outcome.fail_hook
 
+    def with_late(self, troubles: tuple[Trouble, ...]) -> Result:
+        """With troubles that were met after judging."""
+        if not troubles:
+            return self
+        return self._replace(late=(*self.late, *troubles), verdict=fd.worst((self.verdict, fd.WARN)))
+
 
 def run_hook(
     hook: str,
@@ -129,6 +137,7 @@ def run_hook(
         observation = observe(context)
         key = _keep_start(context, observation)
         result = _act(context, observation)
+        result = result.with_late(_keep_watch(context, observation))
         _remember(result, key)
         _log(result)
         return result
@@ -136,12 +145,17 @@ def run_hook(
         context.book.close()
 
 
-def prepare(hook: str, site: Site, environment: Mapping[str, str], started: float, hostname: str, registering: bool = False) -> Context:
-    """Environment, policy, budget and ledger of a run. Never raises for what an administrator did wrong."""
+def prepare(
+    hook: str, site: Site, environment: Mapping[str, str], started: float, hostname: str, registering: bool = False, keep: bool = True
+) -> Context:
+    """Environment, policy, budget and ledger of a run. Never raises for what an administrator did wrong.
+
+    keep: False for a look by hand, which leaves memory and last good policy as they are.
+    """
     node = node_name(environment, hostname)
     state_dir = f"{site.state}/{node}"
     job, troubles = (None, ()) if hook == HEALTH_CHECK else job_from_environment(environment)
-    loaded = source.load(site.config, state_dir, node, job.partition if job is not None else "")
+    loaded = source.load(site.config, state_dir, node, job.partition if job is not None else "", keep)
     policy = loaded.policy
     budgets = {PROLOG: policy.budgets.prolog_s, EPILOG: policy.budgets.epilog_s, HEALTH_CHECK: policy.budgets.health_check_s}
     seconds = policy.budgets.registration_s if registering else budgets[hook]
@@ -149,7 +163,7 @@ def prepare(hook: str, site: Site, environment: Mapping[str, str], started: floa
     slurm_conf = environment.get("SLURM_CONF") or site.slurm_conf or policy.slurm.conf
     book = Book(state_dir, seconds * LEDGER_SHARE)
     told = frozenset() if loaded.first else frozenset(t.code for t in loaded.troubles)
-    return Context(hook, site, node, job, policy, budget, book, slurm_conf, (*troubles, *loaded.troubles), told)
+    return Context(hook, site, node, job, policy, budget, book, slurm_conf, (*troubles, *loaded.troubles), told, keep)
 
 
 def observe(context: Context) -> Observation:
@@ -321,6 +335,14 @@ def _act(context: Context, observation: Observation) -> Result:
         except SlurmError as exc:
             late.append(Trouble("MON-SLURM", "slurm", str(exc)))
         return _carry_out(context, observation, given, late)
+
+
+def _keep_watch(context: Context, observation: Observation) -> tuple[Trouble, ...]:
+    """Have the engine sample for us between our looks; made again here when it was restarted. Health check only."""
+    deadline_s = min(context.policy.engine.timeout_s, context.budget.left_s())
+    if context.hook != HEALTH_CHECK or not observation.snapshot.gpus or deadline_s < LEAST_WATCH_S:
+        return ()
+    return ensure_watch(context.node, context.policy.engine, deadline_s).troubles
 
 
 def _commands(context: Context) -> SlurmCommands:

@@ -277,3 +277,23 @@ def test_output_into_a_closed_pipe(site: Site):
     command = f"{sys.executable} -m slurm_nvhc.cli.main policy show | head -1"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False, env=dict(os.environ))
     assert done.stderr == ""
+
+
+def test_check_of_a_new_policy_leaves_the_last_good_one(site: Site, tmp_path: Path):
+    good = (site.root / "state" / "n1" / "policy.json").read_bytes()
+    trial = tmp_path / "new.yaml"
+    trial.write_text(site.config.read_text() + "mode: enforce\n")
+    command = [
+        sys.executable,
+        "-m",
+        "slurm_nvhc.cli.main",
+        "check",
+        "--config",
+        str(trial),
+        "--state",
+        str(site.root / "state"),
+        "--node",
+        "n1",
+    ]
+    subprocess.run(command, capture_output=True, check=False)
+    assert (site.root / "state" / "n1" / "policy.json").read_bytes() == good

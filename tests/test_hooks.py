@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import pytest
 from site_ import Site
 
 from slurm_nvhc import pipeline
+from slurm_nvhc.sense.sim.world import World
 
 HEAVY = (
     "argparse", "asyncio", "ctypes", "dataclasses", "email", "http", "inspect", "jinja2", "logging", "msgspec", "pathlib",
@@ -207,3 +209,122 @@ def test_exclusions_hold_when_the_ledger_can_not_be_opened(site: Site):
     (ledger / "in the way").touch()
     site.hook("prolog", 2, SLURM_JOB_NUM_NODES="1", SLURM_JOB_NTASKS="1")
     assert (site.root / "run" / "n1" / "narrow" / "2").exists()
+
+
+def test_the_health_check_has_the_engine_sample_and_remove_ends_it(site: Site):
+    site.hook("prolog", 1)
+    assert not World.load(site.world_file).to_json()["watched"]
+    site.hook("health_check")
+    assert World.load(site.world_file).to_json()["watched"]
+    assert "samples nothing" in site.nvhc("hooks", "remove", "--libdir", str(site.root / "lib"))
+    assert not World.load(site.world_file).to_json()["watched"]
+
+
+def test_a_locked_ledger_costs_one_wait_and_stops_no_protection(site: Site):
+    site.hook("prolog", 1)
+    reason = site.slurm()
+    with site.edit() as world:
+        world.set("g1.395", 1)
+    with sqlite3.connect(site.root / "state" / "n1" / "ledger.sqlite3", isolation_level=None) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        began = time.monotonic()
+        assert site.hook("prolog", 2).returncode == 97
+        assert time.monotonic() - began < 8.0, "within the budget"
+        other.execute("ROLLBACK")
+    assert "MEM-REMAP-FAILED" in reason.read_text()
+
+
+def test_two_hooks_that_drain_at_once_leave_one_drain_that_is_ours(site: Site):
+    site.hook("prolog", 1)
+    reason = site.slurm()
+    script = (site.root / "scontrol").read_text().replace("update)", "update) sleep 0.3;")
+    (site.root / "scontrol").write_text(script)
+    with site.edit() as world:
+        world.set("g1.395", 1)
+        world.set("g5.346", 1)
+    with ThreadPoolExecutor(2) as pool:
+        codes = list(pool.map(lambda job: site.hook("prolog", job, gpus="1" if job == 2 else "5").returncode, (2, 3)))
+    assert codes == [97, 97]
+    assert len([c for c in site.calls() if c.startswith("update")]) == 1
+    with site.ledger() as ledger:
+        assert ledger.own_drain().reason == reason.read_text()
+        assert ledger.intents() == ()
+
+
+def test_a_resume_settles_an_xid_also_when_the_ledger_is_lost(site: Site):
+    reason = site.slurm()
+    site.hook("health_check")
+    with site.edit() as world:
+        world.xid("g1", 119)
+        world.advance(5)
+    assert site.hook("prolog", 1).returncode == 97
+    reason.unlink()  # the administrator resumes the node
+    assert site.hook("prolog", 2).returncode == 0
+    for file in (site.root / "state" / "n1").glob("ledger*"):
+        file.unlink()
+    assert site.hook("prolog", 3).returncode == 0
+    assert not reason.exists()
+    with site.edit() as world:
+        world.advance(60)
+        world.xid("g1", 119)
+    assert site.hook("prolog", 4).returncode == 97, "it happened again"
+
+
+def test_a_drain_of_somebody_else_that_is_resumed_settles_an_xid_too(site: Site):
+    reason = site.slurm()
+    site.hook("health_check")
+    with site.edit() as world:
+        world.xid("g1", 119)
+        world.advance(5)
+    reason.write_text("ADMIN: looking at gpu1")
+    site.hook("health_check")
+    assert reason.read_text() == "ADMIN: looking at gpu1"
+    reason.unlink()
+    assert site.hook("prolog", 2).returncode == 0
+    assert not reason.exists()
+
+
+def test_a_gpu_reset_settles_an_xid(site: Site):
+    reason = site.slurm()
+    with site.edit() as world:
+        world.add("g1.240", 10**9)
+        world.xid("g1", 119)
+        world.advance(5)
+    site.hook("health_check")
+    reason.unlink()
+    with site.edit() as world:
+        world.advance(60)
+        world.gpu_reset("g1")
+    with site.ledger() as ledger:
+        ledger.set_own_drain(None)
+    assert site.hook("prolog", 2).returncode == 0
+    assert not reason.exists()
+
+
+def test_a_health_check_says_the_same_thing_once_a_day(site: Site, monkeypatch: pytest.MonkeyPatch):
+    with site.edit() as world:
+        world.set("g1.396", 1)
+    said = [len(syslog_lines(monkeypatch, site, "health_check", 0)) for _ in range(3)]
+    assert said == [1, 0, 0]
+    with site.edit() as world:
+        world.advance(86400)
+    assert len(syslog_lines(monkeypatch, site, "health_check", 0)) == 1
+
+
+def test_a_released_gpu_is_not_excluded_again_for_the_same_xid(tmp_path: Path):
+    xid_rule = {
+        "defaults": False,
+        "rules": {"x": {"finding": "MEM-UNCORRECTABLE", "fail": {"xid": 95}, "sticky": True, "action": "narrow"}},
+    }
+    site = Site(tmp_path, policy={**xid_rule, "narrow": {"enabled": True}})
+    site.slurm()
+    with site.edit() as world:
+        world.xid("g1", 95)
+        world.advance(5)
+    site.hook("health_check")
+    with site.ledger() as ledger:
+        assert len(ledger.exclusions()) == 1
+    site.nvhc("gpu", "release", "gpu1")
+    site.hook("health_check")
+    with site.ledger() as ledger:
+        assert ledger.exclusions() == ()

@@ -340,7 +340,9 @@ def test_a_sticky_event_is_remembered_until_somebody_settles_it():
     assert later_on.decision.verdict == "fail"
     done = settled.table(one.findings[0].idents)
     assert run("prolog", seen, policy(STICKY), memory=one.memory, gpus=(1,), settled=done).decision.verdict == "ok"
-    assert run("prolog", seen, policy(STICKY), gpus=(1,), settled=done).decision.verdict == "ok", "the ledger was lost, the log is read anew"
+    assert run("prolog", seen, policy(STICKY), gpus=(1,), settled=done).decision.verdict == "ok", (
+        "the ledger was lost, the log is read anew"
+    )
     before = snapshot(gpu(1))
     mid_job = later(before, 60, events=(xid(79, 1, T0 + 9),))
     found = run("health_check", mid_job, policy(STICKY), before)
@@ -382,7 +384,9 @@ def test_an_event_seen_in_the_observe_week_is_not_drained_for_later():
 
 
 def test_a_contained_error_stays_contained_for_later_hooks():
-    fatal = rule("ecc", kind="event", warn=Level(xid=(48,)), fail=Level(xid=(48,), unless_xid=(94,)), sticky=True, finding="MEM-UNCORRECTABLE")
+    fatal = rule(
+        "ecc", kind="event", warn=Level(xid=(48,)), fail=Level(xid=(48,), unless_xid=(94,)), sticky=True, finding="MEM-UNCORRECTABLE"
+    )
     both = snapshot(gpu(1), events=(xid(48, 1, T0 - 5 * 10**9), xid(94, 1, T0 - 4 * 10**9)))
     one = run("health_check", both, policy(fatal))
     assert verdicts(one) == {("MEM-UNCORRECTABLE", uuid(1)): "warn"}

@@ -108,6 +108,7 @@ def test_rules_over_events_and_presence() -> None:
     assert only("{warn: {xid: 31, users: 3, within: 7d}}").warn == (Level(xid=(31,), users=3, within_s=604800.0),)
     lost = only("{warn: {lost: true}, fail: {lost: true, consecutive: 2, witness: true}}")
     assert (lost.kind, lost.fail) == ("presence", (Level(lost=True, consecutive=2, witness=True),))
+    assert only("{fail: {lost: true, settle: 5m}}").fail == (Level(lost=True, settle_s=300.0),)
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def _context(args: argparse.Namespace) -> pipeline.Context:
     if os.environ.get("SLURM_CONF"):
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     started = time.monotonic()
-    return pipeline.prepare(HEALTH_CHECK, common.site(args), environment, started, "node")._replace(keep=False)
+    return pipeline.prepare(HEALTH_CHECK, common.site(args), environment, started, "node", keep=False)
 
 
 def _as_json(context: pipeline.Context, seen: pipeline.Observation) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import argparse
 from slurm_nvhc.cli import common
 from slurm_nvhc.cli.explain import find_gpu
 from slurm_nvhc.errors import InputError
+from slurm_nvhc.judge.memory import open_names
 from slurm_nvhc.model.times import iso
 
 
@@ -35,6 +36,8 @@ def release(args: argparse.Namespace) -> int:
         uuid = identity.uuid if identity is not None else args.gpu
         if uuid not in excluded or not ledger.release(uuid):
             raise InputError(args.gpu, "", "is not excluded on this node", f"excluded: {', '.join(sorted(excluded)) or 'none'}")
+        # What it was excluded for is dealt with: an Xid in this boot's log must not exclude it again.
+        ledger.settle(ledger.fold_memory(lambda memory: (open_names(memory, uuid), memory)))
     print(f"released {uuid}: the next job may use it")
     return common.OK
 

@@ -10,6 +10,7 @@ from slurm_nvhc.cli import common
 from slurm_nvhc.hooks import install as setup
 from slurm_nvhc.policy import show as policy_show
 from slurm_nvhc.policy import source
+from slurm_nvhc.sense.memory import remove_watch
 
 
 def options(args: argparse.Namespace) -> setup.Options:
@@ -35,7 +36,20 @@ def install(args: argparse.Namespace) -> int:
 
 
 def remove(args: argparse.Namespace) -> int:
-    return _tell(args, setup.remove(options(args)))
+    report = setup.remove(options(args))
+    if not args.dry_run:
+        report = report._replace(done=(*report.done, *_remove_watch(args)))
+    return _tell(args, report)
+
+
+def _remove_watch(args: argparse.Namespace) -> tuple[str, ...]:
+    """The engine goes on sampling for us until it is told to stop."""
+    where, name = common.site(args), common.node(args)
+    engine = source.load(where.config, f"{where.state}/{name}", name, "", keep=False).policy.engine
+    answer = remove_watch(name, engine, engine.timeout_s)
+    if answer.known:
+        return ("the engine samples nothing for slurm-nvhc any more",)
+    return ("the engine could not be asked to stop sampling; it forgets at its next restart",)
 
 
 def _tell(args: argparse.Namespace, report: setup.Report) -> int:

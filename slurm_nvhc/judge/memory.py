@@ -192,6 +192,14 @@ class Notes:
         self._m["monitor"] = kept
 
 
+def open_names(memory: Mapping[str, Any], place: str) -> tuple[str, ...]:
+    """The sticky events that are open for an entity, as names to settle."""
+    rows = open_copy(memory)["open"]
+    return tuple(
+        f"{key}|{row['last_ns']}" for key, row in rows.items() if isinstance(row, dict) and row.get("place") == place and "last_ns" in row
+    )
+
+
 def _touch(section: dict[str, Any], name: str) -> None:
     section[name] = section.pop(name)
 

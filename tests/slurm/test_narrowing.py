@@ -144,6 +144,15 @@ def test_too_few_left_is_decided_in_the_prolog(start) -> None:
     assert node.reason.startswith("nvhc: GPU-EXCLUDED gpu0 ")
 
 
+def test_exclusive_without_gres_is_told_that_nothing_is_hidden(start) -> None:
+    """The hooks see all GPUs as the job's; its tasks get no GPU variable, and so see them all too."""
+    site = start(Site(ANY_JOB, narrowing=True))
+    exclude(site)
+    done = site.cluster.srun("--exclusive", "-n1", "sh", "-c", SHOW)
+    assert seen(done.stdout) == {"0": ""}
+    assert "nvhc: nothing can be hidden because CUDA_VISIBLE_DEVICES is not set" in done.stdout
+
+
 def test_job_of_several_tasks_is_not_narrowed_by_default(start) -> None:
     site = start(Site(NARROW_RULES, narrowing=True))
     exclude(site)
