@@ -59,7 +59,7 @@ exit 0""")
 
     def arguments(self, hook: str) -> list[str]:
         places = ["--config", str(self.config), "--state", str(self.root / "state"), "--run", str(self.root / "run")]
-        return [sys.executable, "-I", "-m", "slurm_nvhc.hooks", hook, *places]
+        return [sys.executable, "-I", "-m", "slurm_nvhc.hooks", hook, *places, "--slurm-conf", str(self.slurm_conf)]
 
     def environment(self, job: int | None, gpus: str = "0,1,2,3", **more: str) -> dict[str, str]:
         env = {"SLURMD_NODENAME": "n1"}

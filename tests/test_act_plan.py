@@ -482,7 +482,10 @@ def inputs(draw: st.DrawFn) -> PlanInput:
         node_state=draw(st.one_of(st.none(), states)),
         exclusions=excluded(*draw(st.lists(st.integers(0, 7), max_size=2))),
         own=draw(
-            st.one_of(st.none(), st.builds(OwnDrain, st.just("nvhc: ours"), st.just(T0), st.booleans(), st.just((KEY,)), st.just(("GPU-x|79|49",))))
+            st.one_of(
+                st.none(),
+                st.builds(OwnDrain, st.just("nvhc: ours"), st.just(T0), st.booleans(), st.just((KEY,)), st.just(("GPU-x|79|49",))),
+            )
         ),
         intents=draw(st.sampled_from([(), (Intent("drain", "nvhc: i1", T0, (KEY,), ("GPU-x|79|50",)),)])),
         policy=policy(

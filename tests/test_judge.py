@@ -8,7 +8,7 @@ from test_compare import gpu_readings
 
 from slurm_nvhc.model import settled
 from slurm_nvhc.model.protective import Exclusion
-from slurm_nvhc.model.reading import BLANK, NOT_SUPPORTED, NoData
+from slurm_nvhc.model.reading import BLANK, NO_DATA_KINDS, NOT_SUPPORTED, NoData
 from slurm_nvhc.model.snapshot import PciGpu, Trouble
 from slurm_nvhc.policy.compiled import Expect, Level, Monitor
 
@@ -570,12 +570,19 @@ def test_no_sequence_crashes_judge(steps, hook, seconds):
 
 @settings(max_examples=150, deadline=None)
 @given(
-    st.lists(st.dictionaries(st.sampled_from(["row_remap_failure", "pcie_replay", "gpu_temp", "nvlink_replay_total", "ecc_dbe_volatile",
-                                               "clock_event_reasons", "thermal_violation_ns"]),
-                             st.sampled_from([NoData(k) for k in ("blank", "not_found", "not_supported", "not_permitted", "stale", "error")]),
-                             min_size=1), min_size=1, max_size=4),
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(
+                ["row_remap_failure", "pcie_replay", "gpu_temp", "nvlink_replay_total", "ecc_dbe_volatile", "clock_event_reasons"]
+            ),
+            st.sampled_from([NoData(k) for k in NO_DATA_KINDS]),
+            min_size=1,
+        ),
+        min_size=1,
+        max_size=4,
+    ),
     st.sampled_from(["prolog", "epilog", "health_check"]),
-)  # fmt: skip
+)
 def test_no_data_never_makes_a_fault(steps, hook):
     memory, before = {}, snapshot(gpu(0, pcie_replay=5, gpu_temp=40, ecc_dbe_volatile=3, clock_event_reasons=0, thermal_violation_ns=7))
     for i, readings in enumerate(steps):

@@ -80,15 +80,15 @@ def _launcher(facts: Facts, launcher: Launcher) -> Line:
 
 def _differences(facts: Facts, name: str, launcher: Launcher) -> str:
     """What is baked into the launcher and is not what this command was asked about."""
-    budget = getattr(facts.policy.policy.budgets, install.LAUNCHERS[name][1])
-    wanted = {
-        "CONFIG": facts.policy.path,
-        "STATE": facts.host.state.path.path,
-        "RUN": facts.host.run.path.path,
-        "DEADLINE": str(math.ceil(budget) + install.GRACE_S),
-    }
+    wanted = {"CONFIG": facts.policy.path, "STATE": facts.host.state.path.path, "RUN": facts.host.run.path.path}
     baked = launcher.settings
-    return some(f"{key.lower()} {baked.get(key, '?')} (here {value})" for key, value in wanted.items() if baked.get(key) != value)
+    differ = [f"{key.lower()} {baked.get(key, '?')} (here {value})" for key, value in wanted.items() if baked.get(key) != value]
+    needed = install.needed_s(facts.policy.policy.budgets, name)
+    deadline = baked.get("DEADLINE", "")
+    # Longer is right: the launcher is written for the longest budget of all partitions.
+    if not deadline.isdigit() or int(deadline) < needed:
+        differ.append(f"deadline {deadline or '?'} (here {needed})")
+    return some(differ)
 
 
 def _named(facts: Facts, hooks: Hooks, settings: Settings) -> Line:

@@ -68,9 +68,9 @@ def judge_readings(inp: Input, notes: memory.Notes) -> Outcome:
 
 
 def _remember_links(uuid: str, gpu: GpuState, notes: memory.Notes) -> None:
-    for number, readings in gpu.links.items():
+    for link, readings in gpu.links.items():
         if readings.get("nvlink_state") == "up":
-            notes.link_up(uuid, number)
+            notes.link_up(uuid, link)
 
 
 def _places(rule: Rule, uuid: str, gpu: GpuState, findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
@@ -83,8 +83,8 @@ def _places(rule: Rule, uuid: str, gpu: GpuState, findings: Iterable[Finding]) -
     links_explain = False
     for field in ordered:
         if cat.BY_NAME[field].scope == cat.LINK:
-            for number in sorted(gpu.links):
-                yield field, entity.link(uuid, number)
+            for link in sorted(gpu.links):
+                yield field, entity.link(uuid, link)
             links_explain = any(f.evidence.rule == rule.name and entity.gpu_of(f.entity) == uuid for f in findings)
         elif not links_explain:
             yield field, uuid
@@ -99,13 +99,13 @@ def _subject(
     policy: Policy,
     notes: memory.Notes,
 ) -> Subject:
-    _, number = entity.split_link(place)
-    readings = gpu.readings if number is None else gpu.links.get(number, {})
+    _, link = entity.split_link(place)
+    readings = gpu.readings if link is None else gpu.links.get(link, {})
     was_up = expected = False
-    if field == "nvlink_state" and number is not None and gpu.identity.mig is not True:
+    if field == "nvlink_state" and link is not None and gpu.identity.mig is not True:
         before = changes.get((place, field))
-        expected = policy.expect.links is not None and number < policy.expect.links
-        was_up = notes.link_was_up(uuid, number) or (before is not None and before.before == "up")
+        expected = policy.expect.links is not None and link < policy.expect.links
+        was_up = notes.link_was_up(uuid, link) or (before is not None and before.before == "up")
     return Subject(field, readings.get(field), changes.get((place, field)), gpu.readings, was_up, expected)
 
 

@@ -11,7 +11,7 @@ from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, Sequence
 
 from slurm_nvhc.model import settled as settled_names
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
-from slurm_nvhc.model.snapshot import LOST, GpuIdentity, Snapshot
+from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
 
 T = TypeVar("T")
 
@@ -93,11 +93,6 @@ def remember_gpus(state: Protective, snapshot: Snapshot) -> Protective:
     for uuid, new in listed.items():
         kept[uuid] = _merged(kept[uuid], new) if uuid in kept else new
     return state._replace(gpus=tuple(kept[uuid] for uuid in sorted(kept, key=lambda u: (kept[u].pci, u))))
-
-
-def seen_in(snapshot: Snapshot) -> tuple[str, ...]:
-    """UUIDs of the GPUs that answered. One that is listed as lost was not seen."""
-    return tuple(g.identity.uuid for g in (snapshot.gpus or {}).values() if g.status != LOST and g.identity.uuid)
 
 
 def forget_gpu(state: Protective, uuid: str) -> Protective:

@@ -46,6 +46,8 @@ def _left(edges: Edges, state_dir: str, node: str, broken: PolicyFacts) -> Polic
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         pass
     try:
-        return broken._replace(policy=compiled.resolve(compile_policy(None, source.PACKAGED), node), which=PACKAGED)
+        packaged = compiled.resolve(compile_policy(None, source.PACKAGED), node)
+        # As source.load does: what the administrator wanted is not known, so nothing acts.
+        return broken._replace(policy=packaged._replace(mode="observe"), which=PACKAGED)
     except NvhcError:
         return broken
