@@ -25,6 +25,7 @@ from slurm_nvhc.model import entity, settled
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Finding
+from slurm_nvhc.model.history import Health
 from slurm_nvhc.model.job import GpuMapping, Job
 from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.protective import Exclusion
@@ -37,7 +38,7 @@ from slurm_nvhc.proc.budget import Budget
 from slurm_nvhc.record import lock
 from slurm_nvhc.record.run import Run
 from slurm_nvhc.sense.client import read_snapshot
-from slurm_nvhc.sense.memory import ensure_watch
+from slurm_nvhc.sense.memory import ensure_watch, read_health
 from slurm_nvhc.slurm import conf as slurm_conf_files
 from slurm_nvhc.slurm import gres as gres_file
 from slurm_nvhc.slurm.environment import job_from_environment, node_name
@@ -172,12 +173,13 @@ def observe(context: Context) -> Observation:
     cursor = _cursor(context, before)
     snapshot = _read(context, cursor)
     run_id = f"{context.hook}:{snapshot.boot_id}:{snapshot.boot_ns}"
-    observation = judge_snapshots(context, before, snapshot, baseline, cursor, run_id)
+    health = _health(context, snapshot)
+    observation = judge_snapshots(context, before, snapshot, baseline, cursor, run_id, health)
     wait_s = context.policy.reread_wait_s
     if observation.judgement.second_look and 0 < wait_s < context.budget.sense_s() - SECOND_LOOK_RESERVE_S:
         again = _read(context, cursor, wait_s)
         if again.gpus is not None or snapshot.gpus is None:
-            observation = judge_snapshots(context, before, again, baseline, cursor, run_id)
+            observation = judge_snapshots(context, before, again, baseline, cursor, run_id, health)
     return observation
 
 
@@ -210,12 +212,26 @@ def _cursor(context: Context, before: Optional[Snapshot]) -> str:
     return context.book.ask(lambda led: led.get(f"kernel_cursor:{context.hook}"), "")
 
 
+def _health(context: Context, snapshot: Snapshot) -> Optional[Health]:
+    """DCGM's own verdict, where the policy wants it; not from an engine that gave no GPU. Health check only."""
+    engine = context.policy.engine
+    if context.hook != HEALTH_CHECK or engine.health == "off" or not snapshot.gpus:
+        return None
+    return read_health(context.node, engine, min(engine.timeout_s, context.budget.sense_s()))
+
+
 def judge_snapshots(
-    context: Context, before: Optional[Snapshot], snapshot: Snapshot, baseline: Optional[int] = None, cursor: str = "", run_id: str = ""
+    context: Context,
+    before: Optional[Snapshot],
+    snapshot: Snapshot,
+    baseline: Optional[int] = None,
+    cursor: str = "",
+    run_id: str = "",
+    health: Optional[Health] = None,
 ) -> Observation:
     """Judge ``snapshot`` and what changed since ``before``, with what the ledger knows of this node.
 
-    cursor: where the kernel log was read from; '' = from its start. run_id: see judge.Input.
+    cursor: where the kernel log was read from; '' = from its start. run_id, health: see judge.Input.
     """
     book, job = context.book, context.job
     kept = book.protective()
@@ -228,6 +244,7 @@ def judge_snapshots(
     scope = None if job is None else frozenset(mapping.uuids)
     changes = compare(before, snapshot, scope) if before is not None else ()
     troubles = [*context.troubles, *book.troubles, *([gres_trouble] if gres_trouble is not None else [])]
+    troubles += health.troubles if health is not None else ()
     if _not_applicable(context, snapshot, known, gres):
         snapshot = snapshot._replace(troubles=())
     inp = Input(
@@ -247,6 +264,7 @@ def judge_snapshots(
         settled=settled.table(kept.settled),
         events_are_new=bool(cursor),
         run_id=run_id,
+        health=health,
     )
 
     def fold(memory: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:

@@ -62,7 +62,6 @@ def test_file_lists(text: str, files: tuple[str, ...]) -> None:
         ("Name=gpu File=/dev/nvidia[3-1]", (), "backwards"),
         ("Name=gpu File=/dev/nvidia[0-999999999]", (), "more than"),
         ("Name=gpu File=/dev/nvidia0,/dev/nvidia0", devices(0, 0), "twice"),
-        ("Name=gpu MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21", (), "MultipleFiles"),
         ("NodeName=n[x] Name=gpu File=/dev/nvidia0", (), "NodeName"),
     ],
 )
@@ -77,6 +76,12 @@ def test_autodetect() -> None:
     assert parse("AutoDetect=nvml\nNodeName=n1 AutoDetect=off Name=gpu File=/dev/nvidia0", "n1") == GresList(devices(0), False)
     assert parse("AutoDetect=nvml\nNodeName=n2 AutoDetect=off Name=gpu File=/dev/nvidia0", "n1") == GresList((), True)
     assert parse("Name=gpu AutoDetect=nvml", "n1") == GresList((), True)
+
+
+def test_parts_of_gpus_are_no_list_and_no_trouble() -> None:
+    """MIG instances with their capability files: nothing is wrong with such a gres.conf."""
+    text = "Name=gpu Type=1g MultipleFiles=/dev/nvidia0,/dev/nvidia-caps/nvidia-cap21\nName=gpu Type=h100 File=/dev/nvidia1\n"
+    assert parse(text, "n1") == GresList((), False, "", parts=True)
 
 
 @given(st.text(max_size=300))
@@ -213,6 +218,38 @@ def test_job_without_gpus() -> None:
     assert found.uuids == ()
     assert found.exact
     assert len(found.by_position) == 8
+
+
+# --- MIG
+
+MIXED = [g._replace(mig=n >= 6) for n, g in enumerate(EIGHT)]
+
+
+@pytest.mark.parametrize(
+    ("given_list", "why"),
+    [
+        (None, "could not be read"),
+        (GresList(parts=True), "hands out parts of GPUs"),
+        (GresList((), True), "leaves the list to AutoDetect"),
+        (GresList(devices(*range(8)), True), "leaves the list to AutoDetect"),
+        (GresList((), False, "Include x is not read"), "Include x is not read"),
+        (GresList(), "has no File list"),
+    ],
+)
+def test_a_job_with_instances_has_all_parents_as_an_assumption(given_list: Optional[GresList], why: str) -> None:
+    found = resolve((11, 2), given_list, MIXED, ())
+    assert (found.uuids, found.by_position, found.missing, found.exact) == ((uuid(6), uuid(7)), {}, (), False)
+    assert why in found.why
+    assert "2 of 8 GPUs are in MIG mode" in found.why
+    assert resolve((), given_list, MIXED, ()).uuids == ()
+
+
+def test_a_file_list_of_whole_gpus_holds_beside_mig_but_narrows_none_of_those() -> None:
+    whole = mapping((0,), devices(*range(8)), MIXED)
+    assert (whole.uuids, whole.exact) == ((uuid(0),), True)
+    parent = mapping((0, 7), devices(*range(8)), MIXED)
+    assert (parent.uuids, parent.exact) == ((uuid(0), uuid(7)), False)
+    assert "MIG" in parent.why
 
 
 @given(

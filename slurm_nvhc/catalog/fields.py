@@ -44,6 +44,7 @@ class Field(NamedTuple):
     generations: where the field is expected to exist; elsewhere it reads not_supported
     absent_on: shell patterns of whole GPU model names on which the field is known not to exist, see exists_on
     shrinks:   a counter that may go back by itself (then a decrease is no reset)
+    with_mig:  False: not to be had while the GPU is in MIG mode
     """
 
     name: str
@@ -59,6 +60,7 @@ class Field(NamedTuple):
     words: Mapping[int, str] = {}
     shrinks: bool = False
     absent_on: tuple[str, ...] = ()
+    with_mig: bool = True
 
 
 # Per-link ids are not contiguous: L0-L5, L6-L11 and L12-L17 were added at different times.
@@ -127,11 +129,11 @@ ALL: Final = (
     Field("retired_pages_sbe", GPU, COUNTER, "pages", "pages retired, corrected", 390, generations="V100 and older", absent_on=_FROM_AMPERE),
     Field("retired_pages_dbe", GPU, COUNTER, "pages", "pages retired, uncorrectable", 391, generations="V100 and older", absent_on=_FROM_AMPERE),
     Field("retired_pages_pending", GPU, FLAG, "", "page retirement pending", 392, cleared_by=VOLATILE, generations="V100 and older", absent_on=_FROM_AMPERE),
-    Field("remapped_rows_uncorrectable", GPU, COUNTER, "rows", "rows remapped, uncorrectable", 393, generations=_HBM, absent_on=_BEFORE_AMPERE),
+    Field("remapped_rows_uncorrectable", GPU, COUNTER, "rows", "rows remapped, uncorrectable", 393, generations=_HBM, absent_on=_BEFORE_AMPERE, with_mig=False),
     # May fall: a corrected row can be evicted to free a spare for an uncorrectable one.
-    Field("remapped_rows_correctable", GPU, COUNTER, "rows", "rows remapped, corrected", 394, generations=_HBM, shrinks=True, absent_on=_BEFORE_AMPERE),
-    Field("row_remap_failure", GPU, FLAG, "", "row remap failed", 395, generations=_HBM, absent_on=_BEFORE_AMPERE),
-    Field("row_remap_pending", GPU, FLAG, "", "row remap pending", 396, cleared_by=frozenset({GPU_RESET, REBOOT}), generations=_HBM, absent_on=_BEFORE_AMPERE),
+    Field("remapped_rows_correctable", GPU, COUNTER, "rows", "rows remapped, corrected", 394, generations=_HBM, shrinks=True, absent_on=_BEFORE_AMPERE, with_mig=False),
+    Field("row_remap_failure", GPU, FLAG, "", "row remap failed", 395, generations=_HBM, absent_on=_BEFORE_AMPERE, with_mig=False),
+    Field("row_remap_pending", GPU, FLAG, "", "row remap pending", 396, cleared_by=frozenset({GPU_RESET, REBOOT}), generations=_HBM, absent_on=_BEFORE_AMPERE, with_mig=False),
     # PCIe. 202 is 32 bit in NVML and may wrap: a decrease is read as a reset.
     Field("pcie_replay", GPU, COUNTER, "replays", "PCIe replay", 202, cleared_by=VOLATILE),
     Field("pcie_max_gen", GPU, GAUGE, "generation", "PCIe generation possible", 235),
@@ -164,11 +166,18 @@ ALL: Final = (
 BY_NAME: Final[Mapping[str, Field]] = {f.name: f for f in ALL}
 
 
-def exists_on(field: Field, model: str) -> bool:
-    """False when GPUs of this model (NVML's name) are known not to have the field; True for every other model, and for ''.
+def of_links(field: Field) -> bool:
+    """Is it about NVLinks: one link's reading, or the GPU's total over them?"""
+    return field.scope == LINK or field.name.startswith("nvlink_")
+
+
+def exists_on(field: Field, model: str, mig: bool = False) -> bool:
+    """False when GPUs of this model (NVML's name), or in MIG mode, are known not to have the field; True for all others, and for ''.
 
     Where it is False, a blank reading means "does not apply", not "could not be had".
     """
+    if mig and not field.with_mig:
+        return False
     return not any(fnmatch.fnmatchcase(model, pattern) for pattern in field.absent_on)
 
 

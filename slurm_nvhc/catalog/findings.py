@@ -52,6 +52,7 @@ ALL: Final = (
     Code("FABRIC-STATE", "gpu", "the NVLink fabric is not ready for this GPU", "check fabric manager; reboot", narrowable=False),
     Code("CONFIG-ECC", "gpu", "ECC is not as it should be", "set ECC mode and reset the GPU"),
     Code("GPU-EXCLUDED", "gpu", "the GPU was excluded earlier and not released since", "repair it, then `nvhc gpu release`"),
+    Code("DCGM-HEALTH", "gpu", "DCGM's own health check complains: evidence, at most a warning", "look at what is found beside it; set aside: nothing"),
     Code("SITE-RULE", "gpu", "a rule of this site without a code of its own", "see the site's policy"),
     Code("NO-DATA", "gpu", "readings that rules need could not be had", "see which; the GPU is neither ok nor bad"),
     Code("NO-BASELINE", "node", "the job's start was not seen, so its changes are unknown", "PrologFlags=Alloc makes the prolog run on every node"),

@@ -6,6 +6,7 @@ from typing import Any, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Decision, Finding
+from slurm_nvhc.model.history import Health
 from slurm_nvhc.model.job import GpuMapping, Job
 from slurm_nvhc.model.protective import Exclusion
 from slurm_nvhc.model.snapshot import GpuIdentity, GpuState, Snapshot, Trouble
@@ -44,6 +45,7 @@ class Input(NamedTuple):
     reset_since: GPUs whose counters were reset -> a moment before that reset (ns).
     settled: sticky events that an administrator settled, model/settled.py key -> up to when (ns).
     events_are_new: the kernel's events were read from where the window began in its log.
+    health: what DCGM's own health check says; None when it was not asked.
     run_id: the same for all looks of one hook run; trouble is counted once per run.
     """
 
@@ -63,6 +65,7 @@ class Input(NamedTuple):
     settled: Mapping[str, int] = {}
     events_are_new: bool = False
     run_id: str = ""
+    health: Optional[Health] = None
 
     @property
     def now_ns(self) -> int:

@@ -11,6 +11,7 @@ from slurm_nvhc.judge.events import judge_events
 from slurm_nvhc.judge.presence import judge_presence
 from slurm_nvhc.judge.rules import judge_readings
 from slurm_nvhc.judge.say import note
+from slurm_nvhc.judge.second_opinion import judge_health
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Finding
@@ -34,6 +35,7 @@ def judge(inp: Input, memory: Memory) -> Judgement:
         *_excluded(inp),
         *monitor.judge_troubles(inp, notes),
     ]
+    findings += judge_health(inp, notes, findings)
     ordered = tuple(sorted((f for f in findings if _concerns(inp, f)), key=_rank))
     return Judgement(
         findings=ordered,

@@ -21,7 +21,7 @@ from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.reading import BLANK, NOT_FOUND, NOT_SUPPORTED, NoData, number
-from slurm_nvhc.model.snapshot import OK, GpuState
+from slurm_nvhc.model.snapshot import OK, GpuIdentity, GpuState
 from slurm_nvhc.policy.compiled import Level, Policy, Rule
 
 
@@ -79,7 +79,11 @@ def _places(rule: Rule, uuid: str, gpu: GpuState, findings: Iterable[Finding]) -
     Link fields come first. A GPU's total is asked only when no link of the GPU
     explains it: it can not say which link it was.
     """
-    ordered = sorted(rule.fields, key=lambda f: cat.BY_NAME[f].scope != cat.LINK)
+    fields = rule.fields
+    if gpu.identity.mig is True:
+        # Instances do not use NVLink, and DCGM's health does not look at the links of such a GPU either.
+        fields = tuple(f for f in fields if not cat.of_links(cat.BY_NAME[f]))
+    ordered = sorted(fields, key=lambda f: cat.BY_NAME[f].scope != cat.LINK)
     links_explain = False
     for field in ordered:
         if cat.BY_NAME[field].scope == cat.LINK:
@@ -102,7 +106,7 @@ def _subject(
     _, link = entity.split_link(place)
     readings = gpu.readings if link is None else gpu.links.get(link, {})
     was_up = expected = False
-    if field == "nvlink_state" and link is not None and gpu.identity.mig is not True:
+    if field == "nvlink_state" and link is not None:
         before = changes.get((place, field))
         expected = policy.expect.links is not None and link < policy.expect.links
         was_up = notes.link_was_up(uuid, link) or (before is not None and before.before == "up")
@@ -187,7 +191,7 @@ def _after_reset(rule: Rule, hit: _Hit, subject: Subject) -> Optional[_Hit]:
 
 def _lacks(rule: Rule, subject: Subject, inp: Input, uuid: str) -> bool:
     """Did an active rule go without an answer for want of data? "Not supported" is an answer."""
-    if not inp.in_scope(uuid) or _does_not_apply(subject, inp.gpus()[uuid].identity.model):
+    if not inp.in_scope(uuid) or _does_not_apply(subject, inp.gpus()[uuid].identity):
         return False
     if isinstance(subject.reading, NoData):
         return True
@@ -198,13 +202,13 @@ def _lacks(rule: Rule, subject: Subject, inp: Input, uuid: str) -> bool:
     return asks_growth and not (isinstance(was, NoData) and was.kind == NOT_SUPPORTED) and not cat.BY_NAME[subject.field].shrinks
 
 
-def _does_not_apply(subject: Subject, model: str) -> bool:
-    """The GPU has no such thing: it says so, or its kind is known not to (a V100 has no row remapping: blank is right)."""
+def _does_not_apply(subject: Subject, identity: GpuIdentity) -> bool:
+    """The GPU has no such thing: it says so, or its kind is known not to (no row remapping on a V100, nor with MIG on: blank is right)."""
     if not isinstance(subject.reading, NoData):
         return False
     if subject.reading.kind == NOT_SUPPORTED:
         return True
-    return subject.reading.kind in (BLANK, NOT_FOUND) and not cat.exists_on(cat.BY_NAME[subject.field], model)
+    return subject.reading.kind in (BLANK, NOT_FOUND) and not cat.exists_on(cat.BY_NAME[subject.field], identity.model, identity.mig is True)
 
 
 def _why_missing(subject: Subject) -> str:

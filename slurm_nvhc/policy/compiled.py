@@ -134,6 +134,7 @@ class Engine(NamedTuple):
 
     bindings: folders in which NVIDIA's Python bindings are looked for, () = where DCGM installs them.
     embedded: no engine is asked, the reader becomes one itself for the time of each reading.
+    health: "off"; "note" or "warn": health checks ask for DCGM's own health check too, and tell it with verdict ok or warn.
     """
 
     backend: str = "dcgm"
@@ -142,6 +143,7 @@ class Engine(NamedTuple):
     timeout_s: float = 5.0
     bindings: tuple[str, ...] = ()
     embedded: bool = False
+    health: str = "off"
 
 
 class Slurm(NamedTuple):

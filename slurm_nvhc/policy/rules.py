@@ -19,7 +19,7 @@ Complain = Callable[[tuple[Any, ...], str, str], InputError]
 DEFAULTS: Final = {"finding": "SITE-RULE", "action": "note", "mode": "enforce", "sticky": False, "after_reset": "warn"}
 _TEXTS: Final = ("unit", "source", "why")
 # Codes that other parts of the program give and explain; a rule of the policy can not speak for them.
-NOT_FOR_RULES: Final = ("NO-DATA", "NO-BASELINE", "COUNTER-RESET", "GPU-EXCLUDED", "GPU-SWAPPED", "GPU-NEW")
+NOT_FOR_RULES: Final = ("NO-DATA", "NO-BASELINE", "COUNTER-RESET", "GPU-EXCLUDED", "GPU-SWAPPED", "GPU-NEW", "DCGM-HEALTH")
 
 
 def as_lists(rule: Mapping[str, Any]) -> dict[str, Any]:

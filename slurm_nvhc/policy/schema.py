@@ -128,6 +128,9 @@ class Engine(Section):
     timeout: Annotated[Union[Duration, UnsetType], _doc("for one reading of the node (5s)")] = UNSET
     bindings: Annotated[Union[list[str], UnsetType], _doc("folders of DCGM's Python bindings; empty: where DCGM installs them")] = UNSET
     embedded: Annotated[Union[bool, UnsetType], _doc("be the engine instead of asking one (false)")] = UNSET
+    health: Annotated[
+        Union[Literal["off", "note", "warn"], UnsetType], _doc("health checks: DCGM's own health check as a second opinion (off)")
+    ] = UNSET
 
 
 class Slurm(Section):

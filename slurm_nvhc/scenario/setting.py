@@ -23,6 +23,7 @@ class Identity(Strict):
     serial: Optional[str] = None
     slot: Optional[str] = None
     model: Optional[str] = None
+    mig: Optional[bool] = None
 
 
 class LogLine(Strict):
@@ -38,6 +39,19 @@ class EngineXid(Strict):
     gpu: Gpu
     code: int
     at: Moment = 0
+
+
+class Incident(Strict):
+    """A complaint of DCGM's own health check (policy: engine.health). It stays until the engine forgets.
+
+    system: pcie, nvlink, memory, thermal, power, …; code: DCGM_FR_ number; gpu: left out, about the node.
+    """
+
+    system: str
+    code: int
+    result: Literal["warn", "fail"]
+    text: str = ""
+    gpu: Union[Gpu, UnsetType] = UNSET
 
 
 EngineBehaviour = Literal["ok", "absent", "hung", "slow", "lying", "crash", "empty"]
@@ -76,6 +90,7 @@ class Node(Strict):
     readings: Readings = {}
     kernel_log: List[Union[LogLine, str]] = []
     engine_xids: List[EngineXid] = []
+    incidents: List[Incident] = []
     pci: Dict[str, PciWord] = {}
     engine: EngineWord = "ok"
 

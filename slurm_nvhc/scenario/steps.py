@@ -7,7 +7,7 @@ from typing import List, Literal, Optional, Union
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from slurm_nvhc.scenario.setting import EngineWord, EngineXid, LogLine, PciWord, ScontrolWord, SlurmNode
+from slurm_nvhc.scenario.setting import EngineWord, EngineXid, Incident, LogLine, PciWord, ScontrolWord, SlurmNode
 from slurm_nvhc.scenario.words import Amounts, Duration, Environment, Gpu, JobId, Link, PolicyText, Readings, Strict
 
 
@@ -171,6 +171,7 @@ class Happening(Strict):
     swap: Union[Swap, UnsetType] = UNSET
     xid: Union[Xid, UnsetType] = UNSET
     engine_xid: Union[EngineXid, UnsetType] = UNSET
+    incident: Union[Incident, UnsetType] = UNSET
     sxid: Union[Sxid, UnsetType] = UNSET
     kernel_log: Union[List[Union[LogLine, str]], LogLine, str, UnsetType] = UNSET
     unreadable: Union[Unreadable, UnsetType] = UNSET

@@ -38,6 +38,8 @@ def build(scenario: Scenario, source: Loaded[Scenario]) -> World:
         _at(source, ("node", "kernel_log", number), lambda: world.apply(_line(line)))  # noqa: B023
     for number, xid in enumerate(node.engine_xids):
         _at(source, ("node", "engine_xids", number), lambda: world.engine_xid(xid.gpu, xid.code, moment(xid.at)))  # noqa: B023
+    for number, incident in enumerate(node.incidents):
+        _at(source, ("node", "incidents", number), lambda: world.apply(_incident(incident)))  # noqa: B023
     _at(source, ("node", "engine"), lambda: world.apply(_engine(node.engine)))
     return world
 
@@ -118,6 +120,11 @@ def _lose(value: Union[steps.Lose, str]) -> List[Operation]:
     return [gone, {"op": "pci", "gpu": lose.gpu, "shows": lose.pci}]
 
 
+def _incident(value: setting.Incident) -> Operation:
+    about = {} if value.gpu is UNSET else {"gpu": value.gpu}
+    return {"op": "incident", "system": value.system, "code": value.code, "result": value.result, "text": value.text, **about}
+
+
 def _share(text: str) -> float:
     number = text.strip()
     try:
@@ -147,6 +154,7 @@ _AT_ONCE: Dict[str, Callable[[Any], List[Operation]]] = {
     "swap": lambda v: [{"op": "swap", "gpu": v.gpu, "uuid": v.uuid, "serial": v.serial}],
     "xid": lambda v: [{"op": "xid", "gpu": v.gpu, "code": v.code, "text": v.text, "pid": v.pid, "process": v.process}],
     "engine_xid": lambda v: [{"op": "engine_xid", "gpu": v.gpu, "code": v.code, "at_s": moment(v.at)}],
+    "incident": lambda v: [_incident(v)],
     "sxid": lambda v: [{"op": "sxid", "switch": v.switch, "code": v.code, "fatal": v.fatal, "link": v.link, "text": v.text}],
     "kernel_log": lambda v: [_line(line) for line in (v if isinstance(v, list) else [v])],
     "unreadable": lambda v: [{"op": "unreadable", "part": v.part, "reason": v.reason}],

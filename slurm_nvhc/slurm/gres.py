@@ -30,18 +30,20 @@ class GresList(NamedTuple):
     files:      device paths in order, over all Name=gpu lines for the node; () when it gives no complete list
     autodetect: AutoDetect is on for the node: slurmd may add to and order the list itself
     problem:    why the list can not be relied upon; '' when it can
+    parts:      some lines hand out parts of GPUs (MultipleFiles, as for MIG instances): no list of whole GPUs
     """
 
     files: tuple[str, ...] = ()
     autodetect: bool = False
     problem: str = ""
+    parts: bool = False
 
 
 def parse(text: str, node: str) -> GresList:
     """The GPU device files of ``node`` in gres.conf's text. Never raises; trouble is in ``problem``."""
     files: list[str] = []
     problems: list[str] = []
-    complete = True
+    complete, parts = True, False
     everywhere: Optional[bool] = None
     here: Optional[bool] = None
     for line in conf.lines(text):
@@ -64,8 +66,7 @@ def parse(text: str, node: str) -> GresList:
         if keys.get("name", "").lower() != "gpu":
             continue
         if "multiplefiles" in keys:
-            problems.append("MultipleFiles (parts of a GPU) can not be resolved to GPUs")
-            complete = False
+            parts, complete = True, False
         elif "file" not in keys:
             # A line with AutoDetect only switches it on; one with a count adds GPUs that no file names.
             if "count" in keys or "autodetect" not in keys:
@@ -83,7 +84,7 @@ def parse(text: str, node: str) -> GresList:
         problems.append(f"more than {MAX_FILES} device files")
         complete = False
     autodetect = bool(everywhere if here is None else here)
-    return GresList(tuple(files) if complete else (), autodetect, "; ".join(problems)[:400])
+    return GresList(tuple(files) if complete else (), autodetect, "; ".join(problems)[:400], parts)
 
 
 def read(slurm_conf: str, node: str) -> tuple[Optional[GresList], Optional[Trouble]]:
@@ -187,7 +188,8 @@ def _by_file(gres: GresList, minors: _Table, count: int) -> _Table:
 
 
 def _assumed(gres: Optional[GresList], gpus: Sequence[GpuIdentity], minors: _Table) -> _Table:
-    why = "gres.conf could not be read" if gres is None else gres.problem or "gres.conf has no File list"
+    without = "gres.conf hands out parts of GPUs" if gres is not None and gres.parts else "gres.conf has no File list"
+    why = "gres.conf could not be read" if gres is None else gres.problem or without
     if minors.present or minors.lost:
         order = sorted({**minors.lost, **minors.present}.items())
         rows = [uuid for _minor, uuid in order]
@@ -200,6 +202,32 @@ def _assumed(gres: Optional[GresList], gpus: Sequence[GpuIdentity], minors: _Tab
     return _Table(
         {n: u for n, u in table.items() if u in here}, {n: u for n, u in table.items() if u not in here}, (*doubts, *minors.doubts)
     )
+
+
+def _counts_instances(gres: Optional[GresList], gpus: Sequence[GpuIdentity], known: Sequence[GpuIdentity]) -> bool:
+    """Do positions count MIG instances? Only a File list that AutoDetect does not touch says that they count whole GPUs.
+
+    A parent that is gone counts: its loss does not turn the others' positions into those of whole GPUs.
+    """
+    here = {gpu.uuid for gpu in gpus}
+    any_mig = any(gpu.mig for gpu in gpus) or any(row.mig and row.uuid not in here for row in known)
+    return any_mig and (gres is None or gres.autodetect or not gres.files)
+
+
+def _instances(asked: Sequence[int], gres: Optional[GresList], gpus: Sequence[GpuIdentity]) -> GpuMapping:
+    """A node with MIG GPUs: any parent may have the job's instances, and is judged for them.
+
+    No position leads to a GPU here, so nothing is said about positions, and nothing is narrowed.
+    """
+    parents = tuple(gpu.uuid for gpu in gpus if gpu.mig)
+    if gres is None:
+        what = "could not be read"
+    elif gres.parts:
+        what = "hands out parts of GPUs"
+    else:
+        what = "leaves the list to AutoDetect" if gres.autodetect else gres.problem or "has no File list"
+    why = f"gres.conf {what}, and {len(parents)} of {len(gpus)} GPUs are in MIG mode: assumed that any of them has the job's instances"
+    return GpuMapping(parents if asked else (), {}, False, (), why)
 
 
 def resolve(
@@ -217,19 +245,22 @@ def resolve(
              "minor" or "index" (NVML) where a site's Slurm is known to differ.
 
     Not exact, and then never used to narrow: without a File list, when a minor
-    number is unknown or claimed twice, or when a position lies outside the list.
+    number is unknown or claimed twice, when a position lies outside the list, or
+    when the job has a GPU in MIG mode (CUDA_VISIBLE_DEVICES then names instances).
     """
+    asked = tuple(job_positions or ())
     minors = _by_minor(gpus, known)
     if numbers == MINOR:
         table, rests_on = minors, "numbers are minor numbers (policy)"
     elif numbers == INDEX:
         table, rests_on = _by_index(gpus, known), "numbers are NVML indices (policy)"
+    elif _counts_instances(gres, gpus, known):
+        return _instances(asked, gres, gpus)
     elif gres is not None and gres.files:
         table, rests_on = _by_file(gres, minors, len(gpus)), f"File list of {len(gres.files)} in gres.conf"
     else:
         table, rests_on = _assumed(gres, gpus, minors), ""
     doubts = list(table.doubts)
-    asked = tuple(job_positions or ())
     missing: list[int] = []
     for number in asked:
         if number in table.present:
@@ -241,8 +272,11 @@ def resolve(
             doubts.append(f"position {number} is outside gres.conf's File list")
         else:
             doubts.append(f"number {number} leads to no GPU")
+    uuids = tuple(table.present[n] for n in asked if n in table.present)
+    if any(gpu.mig and gpu.uuid in uuids for gpu in gpus):
+        doubts.append("a GPU of the job is in MIG mode")
     return GpuMapping(
-        uuids=tuple(table.present[n] for n in asked if n in table.present),
+        uuids=uuids,
         by_position={**{n: u for n, u in table.lost.items() if u}, **table.present},
         exact=not doubts,
         missing=tuple(missing),
