@@ -266,6 +266,7 @@ def test_a_gpu_that_was_taken_out_can_be_forgotten(tmp_path: Path):
         world.lose("g5", on_pci=False)
     site.hook("health_check")
     assert "GPU-LOST" in {f.code for f in site.last("health_check").findings}
+    (tmp_path / "gres.conf").write_text("Name=gpu Type=h100 File=/dev/nvidia[0-4,6-7]\n")
     assert "forgot GPU-" in site.nvhc("gpu", "forget", "gpu5")
     site.hook("health_check")
     assert "GPU-LOST" not in {f.code for f in site.last("health_check").findings}

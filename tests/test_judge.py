@@ -591,3 +591,25 @@ def test_no_data_never_makes_a_fault(steps, hook):
         got = run(hook, now, ALL_RULES, before, memory, gpus=None if hook == "health_check" else (0,))
         memory, before = got.memory, now
         assert not [f for f in got.findings if f.verdict in ("fail", "warn")]
+
+
+def mig(state):
+    return state._replace(identity=state.identity._replace(mig=True))
+
+
+def test_links_of_a_gpu_in_mig_mode_are_not_judged():
+    before = snapshot(mig(gpu(0)), gpu(1))
+    worse = [with_link(gpu(n, nvlink_replay_total=5), 1, nvlink_replay=5, nvlink_state="down") for n in (0, 1)]
+    now = later(before, 120, mig(worse[0]), worse[1])
+    got = run("epilog", now, policy(REPLAY, DOWN, expect=Expect(links=2)), before, gpus=(0, 1))
+    assert {f.gpu["nvml_index"] for f in got.findings} == {1}
+    blank = later(before, 120, mig(gpu(0, nvlink_replay_total=NoData(BLANK))), gpu(1))
+    assert run("epilog", blank, policy(REPLAY), before, gpus=(0, 1)).findings == ()
+
+
+def test_row_remapping_does_not_apply_in_mig_mode_but_what_is_read_counts():
+    blank = gpu(0, row_remap_failure=NoData(BLANK))
+    assert verdicts(run("prolog", snapshot(blank), policy(REMAP), gpus=(0,))) == {("NO-DATA", uuid(0)): "unknown"}
+    assert verdicts(run("prolog", snapshot(mig(blank)), policy(REMAP), gpus=(0,))) == {}
+    failed = run("prolog", snapshot(mig(gpu(0, row_remap_failure=1))), policy(REMAP), gpus=(0,))
+    assert verdicts(failed) == {("MEM-REMAP-FAILED", uuid(0)): "fail"}
