@@ -385,6 +385,7 @@ def _given(context: Context, observation: Observation) -> PlanInput:
         node_gpus=len(observation.snapshot.gpus or {}),
         clean_passes=_kept_passes(context) if context.hook == HEALTH_CHECK else 0,
         names=_gpu_names(observation.snapshot),
+        booted_ns=observation.snapshot.wall_ns - observation.snapshot.boot_ns,
     )
 
 

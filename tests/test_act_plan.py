@@ -155,6 +155,7 @@ def test_an_intent_and_a_new_fault_are_one_drain() -> None:
         ({"keys": (f"GPU-EXCLUDED {uuid(3)}",)}, {}),
         ({"since_ns": T0 - 25 * 3600 * 10**9}, {}),
         ({"standing": True}, {"hook": "health_check", "job": None}),
+        ({"idents": (f"{uuid(3)}|119|{T0 - 9}",)}, {"booted_ns": T0 - 1}),
     ],
 )
 def test_a_drain_that_could_not_be_placed_is_not_placed_without_another_look(intent: dict[str, Any], change: dict[str, Any]) -> None:

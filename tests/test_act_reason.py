@@ -247,6 +247,7 @@ def test_several_links_of_one_gpu_are_counted() -> None:
     links = [finding("NVL-DOWN", f"{UUID}/link{n}", row=ROW, field="nvlink_state", after="down") for n in range(18)]
     assert reason(*links) == "nvhc: NVL-DOWN gpu3 GPU-1f2e3d4c… 0000:4b:00.0 18 links link state down"
     assert wd.plain(links, "", 250) == reason(*links)
+    assert "link3,link16 link state down" in reason(links[16], links[3])
 
 
 def test_an_xid_behind_another_finding_keeps_its_number() -> None:

@@ -266,6 +266,10 @@ def test_trouble_is_counted_per_hook_and_once_per_run():
         actions.append([p.action for p in got.decision.proposals])
         memory = run("health_check", snapshot(gpu(0)), policy(), memory=memory, run_id=f"hc{n}").memory
     assert actions == [[], [], ["notify"]]
+    hung = snapshot(gpus=None, troubles=(Trouble("MON-ENGINE-HUNG", "engine", "x"),))
+    one = run("prolog", hung, policy(monitor=Monitor(action="drain", drain_after_runs=2)), gpus=(0,), run_id="a")
+    two = run("epilog", hung, policy(monitor=Monitor(action="drain", drain_after_runs=2)), gpus=(0,), memory=one.memory, run_id="b")
+    assert [len(j.decision.proposals) for j in (one, two)] == [0, 1]
 
 
 def test_what_concerns_the_job_comes_first_and_in_the_order_of_gpus():

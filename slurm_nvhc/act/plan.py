@@ -82,6 +82,9 @@ def _overtaken(inp: PlanInput, intent: Intent) -> str:
         return "the policy is in observe mode now"
     if inp.now_ns - intent.since_ns > INTENT_AGE_NS:
         return f"it is older than {duration(INTENT_AGE_NS / 1e9)}"
+    moments = settled.table(intent.idents).values()
+    if moments and len(settled.table(intent.idents)) == len(intent.keys) and max(moments) < inp.booted_ns:
+        return "the node was rebooted since, which ends what the driver logged"
     if not any(_still_asked(inp, key) for key in intent.keys):
         return "no enforced rule asks for it any more"
     if intent.standing and inp.hook == HEALTH_CHECK and inp.node_gpus:

@@ -37,6 +37,7 @@ class PlanInput(NamedTuple):
     names:        UUID -> "gpu3", for texts about GPUs that no finding names
     seen_out:     sticky events that were open when the node was last seen out of service: whoever
                   resumed it since has settled them
+    booted_ns:    when the node was booted
     """
 
     hook: str
@@ -55,6 +56,7 @@ class PlanInput(NamedTuple):
     clean_passes: int = 0
     names: Mapping[str, str] = {}
     seen_out: tuple[str, ...] = ()
+    booted_ns: int = 0
 
     def name(self, uuid: str) -> str:
         """gpuN, or the abbreviated UUID."""

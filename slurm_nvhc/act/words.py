@@ -12,6 +12,7 @@ from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.times import duration
 
 PREFIX: Final = "nvhc:"
+MAX_LINKS: Final = 4  # named one by one; more are counted
 MAX_WORDS: Final = 120  # characters of any one text from outside within a reason
 
 _VERDICTS: Final = {fd.FAIL: 0, fd.WARN: 1, fd.UNKNOWN: 2, fd.OK: 3}
@@ -158,7 +159,9 @@ def told(findings: Sequence[Finding]) -> list[Words]:
     for finding in distinct(ranked):
         links = {f.entity for f in ranked if _group(f) == _group(finding) and ent.split_link(f.entity)[1] is not None}
         w = words(finding)
-        out.append(w._replace(link=f"{len(links)} links") if len(links) > 1 else w)
+        numbers = sorted(n for n in (ent.split_link(e)[1] for e in links) if n is not None)
+        many = f"{len(numbers)} links" if len(numbers) > MAX_LINKS else ",".join(f"link{n}" for n in numbers)
+        out.append(w._replace(link=many) if len(numbers) > 1 else w)
     return out
 
 

@@ -7,7 +7,7 @@
   links_up    {uuid: [link, …]}               links that were up at least once
   open        {entity|xid: {…}}               sticky events not settled yet
   engine_seen {ident: run}                    the engine's events that a health check has taken
-  monitor     {hook|code part: {n, since, run}} trouble of our own, runs in a row
+  monitor     {code part: {n, since, run}}    trouble of our own, runs in a row
 
 Keys hold entity, rule and the level's parameters, so a changed threshold
 starts anew instead of inheriting evidence for another question.
@@ -186,10 +186,9 @@ class Notes:
         self._m["monitor"][name] = entry
         return entry["n"], max(0.0, (self._now - entry["since"]) / 1e9)
 
-    def forget_troubles_but(self, names: set[str], hook: str) -> None:
-        """Troubles of this kind of hook that did not come again are over; another hook may not have looked."""
-        kept = {n: e for n, e in self._m["monitor"].items() if n in names or not n.startswith(f"{hook}|")}
-        self._m["monitor"] = kept
+    def forget_troubles_but(self, names: set[str], spared: frozenset[str]) -> None:
+        """Troubles that did not come again are over, but for the codes that this hook does not look for."""
+        self._m["monitor"] = {n: e for n, e in self._m["monitor"].items() if n in names or n.partition(" ")[0] in spared}
 
 
 def open_names(memory: Mapping[str, Any], place: str) -> tuple[str, ...]:

@@ -16,6 +16,8 @@ from slurm_nvhc.model.finding import Evidence, Finding
 
 # Without these, GPUs could not be judged: the run's verdict is unknown.
 _BLINDING: Final = frozenset({"MON-ENGINE-ABSENT", "MON-ENGINE-HUNG", "MON-ENGINE-EMPTY", "MON-READER", "MON-BUDGET", "MON-INTERNAL"})
+# Only a job's hooks can meet these: a health check without them proves nothing.
+_JOB_ONLY: Final = frozenset({"MON-ENVIRONMENT", "MON-GRES"})
 
 
 def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
@@ -24,7 +26,7 @@ def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
     out: dict[str, Finding] = {}
     for trouble in (*inp.troubles, *inp.snapshot.troubles):
         code = trouble.code if trouble.code in codes.BY_CODE else "MON-INTERNAL"
-        name = f"{inp.hook}|{code} {trouble.part}"
+        name = f"{code} {trouble.part}"
         if name in out:
             continue
         runs, seconds = notes.trouble(name)
@@ -46,7 +48,7 @@ def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
             action=action if lasted else fd.NONE,
             policy=inp.policy.hash,
         )
-    notes.forget_troubles_but(set(out), inp.hook)
+    notes.forget_troubles_but(set(out), spared=_JOB_ONLY if inp.job is None else frozenset())
     return tuple(out.values())
 
 
