@@ -14,6 +14,7 @@ import pytest
 from site_ import Site
 
 from slurm_nvhc import pipeline
+from slurm_nvhc.context import Site as Places
 from slurm_nvhc.sense.sim.world import World
 
 HEAVY = (
@@ -171,7 +172,7 @@ def test_a_state_directory_that_can_not_be_used_stops_no_protection(site: Site):
 def syslog_lines(monkeypatch: pytest.MonkeyPatch, site: Site, hook: str, job: int) -> list[str]:
     lines: list[str] = []
     monkeypatch.setattr(pipeline.log, "warning", lines.append)
-    places = pipeline.Site(str(site.config), str(site.root / "state"), str(site.root / "run"), str(site.slurm_conf))
+    places = Places(str(site.config), str(site.root / "state"), str(site.root / "run"), str(site.slurm_conf))
     pipeline.run_hook(hook, places, site.environment(job), time.monotonic(), "n1")
     return lines
 

@@ -8,13 +8,15 @@ import os
 import time
 from typing import Any, Final
 
-from slurm_nvhc import pipeline, run_text
+from slurm_nvhc import run_text
 from slurm_nvhc.cli import common, show
 from slurm_nvhc.compare import noteworthy
+from slurm_nvhc.context import Context, prepare
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.snapshot import Snapshot, Trouble, from_json, to_json
+from slurm_nvhc.observation import Observation, judge_snapshots, observe, read_now
 from slurm_nvhc.slurm.node import SlurmCommands
 
 MAX_CAPTURE_BYTES: Final = 64 * 1024 * 1024
@@ -47,10 +49,10 @@ def check(args: argparse.Namespace) -> int:
     try:
         if args.since or args.now:
             before = read_capture(args.since) if args.since else None
-            now = read_capture(args.now) if args.now else pipeline.read_now(context)
-            seen = pipeline.judge_snapshots(context, before, now)
+            now = read_capture(args.now) if args.now else read_now(context)
+            seen = judge_snapshots(context, before, now)
         else:
-            seen = pipeline.observe(context)
+            seen = observe(context)
     finally:
         context.book.close()
     judgement = seen.judgement
@@ -79,7 +81,7 @@ def check(args: argparse.Namespace) -> int:
 def capture(args: argparse.Namespace) -> int:
     context = _context(args)
     try:
-        snapshot = pipeline.read_now(context)
+        snapshot = read_now(context)
     finally:
         context.book.close()
     text = json.dumps(to_json(snapshot), indent=1, ensure_ascii=True) + "\n"
@@ -96,15 +98,15 @@ def capture(args: argparse.Namespace) -> int:
     return common.TROUBLE if snapshot.gpus is None else common.OK
 
 
-def _context(args: argparse.Namespace) -> pipeline.Context:
+def _context(args: argparse.Namespace) -> Context:
     environment = {"SLURMD_NODENAME": common.node(args)}
     if os.environ.get("SLURM_CONF"):
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     started = time.monotonic()
-    return pipeline.prepare(HEALTH_CHECK, common.site(args), environment, started, "node", keep=False)
+    return prepare(HEALTH_CHECK, common.site(args), environment, started, "node", keep=False)
 
 
-def _as_json(context: pipeline.Context, seen: pipeline.Observation) -> dict[str, Any]:
+def _as_json(context: Context, seen: Observation) -> dict[str, Any]:
     judgement = seen.judgement
     return {
         "schema": 1,

@@ -13,10 +13,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from slurm_nvhc.context import Site
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.times import iso
-from slurm_nvhc.pipeline import Site
 from slurm_nvhc.record.ledger import Ledger
 
 OK: Final = 0

@@ -64,7 +64,9 @@ def _rests_on(facts: Facts) -> Line:
     if facts.snapshot.gpus is None and not facts.ledger.known:
         return unknown("mapping.positions", f"no GPU is known ({mapping.why})", "make the engine answer first")
     if any(gpu.identity.mig for gpu in (facts.snapshot.gpus or {}).values()):
-        return warn("mapping.positions", f"assumed: {mapping.why}", "as it is with MIG: parents are judged for their instances, never narrowed")
+        return warn(
+            "mapping.positions", f"assumed: {mapping.why}", "as it is with MIG: parents are judged for their instances, never narrowed"
+        )
     advice = "a GPU is never narrowed on an assumed mapping, a node can be drained: "
     problem = f" ({facts.slurm.gres_problem})" if facts.slurm.gres_problem else ""
     return warn("mapping.positions", f"assumed: {mapping.why}{problem}", advice + _list_advice(facts))

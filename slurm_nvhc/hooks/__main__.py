@@ -18,6 +18,7 @@ import sys  # noqa: E402
 from typing import Final, Optional, Sequence  # noqa: E402
 
 from slurm_nvhc import pipeline  # noqa: E402
+from slurm_nvhc.context import Site  # noqa: E402
 from slurm_nvhc.hooks import slurmd  # noqa: E402
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG  # noqa: E402
 from slurm_nvhc.proc import child, log  # noqa: E402
@@ -31,7 +32,7 @@ TIMED_OUT: Final = 75  # told by the launcher
 _OPTIONS: Final = {"--config": "config", "--state": "state", "--run": "run", "--slurm-conf": "slurm_conf"}
 
 
-def parse(argv: Sequence[str]) -> Optional[tuple[str, pipeline.Site]]:
+def parse(argv: Sequence[str]) -> Optional[tuple[str, Site]]:
     """(hook, site), or None for anything but the one form that the launchers use."""
     if not argv or argv[0] not in (PROLOG, EPILOG, HEALTH_CHECK) or len(argv) % 2 == 0:
         return None
@@ -42,7 +43,7 @@ def parse(argv: Sequence[str]) -> Optional[tuple[str, pipeline.Site]]:
         values[_OPTIONS[option]] = value
     if not {"config", "state", "run"} <= set(values):
         return None
-    return argv[0], pipeline.Site(**values)
+    return argv[0], Site(**values)
 
 
 def _stop(signum: int, frame: object) -> None:
@@ -60,7 +61,7 @@ def _limit(seconds: float) -> None:
     signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
-def _only_copy(site: pipeline.Site, node: str) -> bool:
+def _only_copy(site: Site, node: str) -> bool:
     """False when another health check of this node still runs: slurmd starts copies while one hangs.
 
     The lock dies with its process. Without a place for it there is no lock, and the check runs.

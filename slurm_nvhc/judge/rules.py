@@ -208,7 +208,9 @@ def _does_not_apply(subject: Subject, identity: GpuIdentity) -> bool:
         return False
     if subject.reading.kind == NOT_SUPPORTED:
         return True
-    return subject.reading.kind in (BLANK, NOT_FOUND) and not cat.exists_on(cat.BY_NAME[subject.field], identity.model, identity.mig is True)
+    return subject.reading.kind in (BLANK, NOT_FOUND) and not cat.exists_on(
+        cat.BY_NAME[subject.field], identity.model, identity.mig is True
+    )
 
 
 def _why_missing(subject: Subject) -> str:

@@ -86,7 +86,12 @@ def _finding(inp: Input, place: str, verdict: str, message: str, incident: Optio
     identity = gpu.identity if gpu is not None else next((row for row in inp.known if row.uuid == uuid), None)
     said = incident if incident is not None else Incident("", 0, "", place, "")
     evidence = Evidence(
-        after=said.result or None, text=said.text or message, rule="engine.health", window="60s", at_ns=inp.now_ns, source="DCGM health check"
+        after=said.result or None,
+        text=said.text or message,
+        rule="engine.health",
+        window="60s",
+        at_ns=inp.now_ns,
+        source="DCGM health check",
     )
     return note(inp, CODE, place, verdict, message, identity)._replace(
         klass="link" if entity.split_link(place)[1] is not None else "gpu" if uuid else "node",
