@@ -65,7 +65,7 @@ def play(root: str, form: str, steps: str, times: int) -> tuple[Seen, ...]:
     report = run(load.parse(text, "bench"), root)
     if not report.ok:
         missed = [f"{c.where}: {c.wanted}, seen {c.seen}" for c in report.checks if not c.ok]
-        raise SystemExit(f"bench: what was measured is not what should have been: {'; '.join(missed)}")
+        table.stop(f"what was measured is not what should have been: {'; '.join(missed)}")
     return report.runs
 
 

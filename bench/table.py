@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 SCHEMA = 1
 
@@ -32,6 +32,12 @@ def of_times(what: str, seconds: Sequence[float], note: str = "") -> Row:
     return Row(what, statistics.median(ordered) * 1000, "ms", p95 * 1000, note=note or f"{len(ordered)} times")
 
 
+def stop(problem: str) -> NoReturn:
+    """What should be measured is not there, or is not what it should be: exit 2."""
+    print(f"bench: {problem}", file=sys.stderr)
+    raise SystemExit(2)
+
+
 def timed(call: Callable[[], object]) -> float:
     began = time.monotonic()
     call()
@@ -52,7 +58,7 @@ def _times(text: str) -> int:
 
 
 def show(rows: Sequence[Row], file: str | None) -> int:
-    """Print, write, and tell by the exit code whether every bound holds (0) or not (1); 2 when FILE can not be written."""
+    """Print, write, and tell by the exit code whether every bound holds (0) or not (1)."""
     width = max(len(row.what) for row in rows)
     print(f"{'':{width}}  {'median':>10}  {'p95':>10}  {'bound':>7}")
     for row in rows:
@@ -64,8 +70,7 @@ def show(rows: Sequence[Row], file: str | None) -> int:
             with open(file, "w", encoding="utf-8") as out:
                 json.dump(document(rows), out, indent=1)
         except OSError as exc:
-            print(f"{file}: can not be written: {exc.strerror}", file=sys.stderr)
-            return 2
+            stop(f"{file}: can not be written: {exc.strerror}")
     return 1 if any(over(row) for row in rows) else 0
 
 
@@ -81,4 +86,6 @@ def document(rows: Sequence[Row]) -> dict[str, Any]:
 def _figure(value: float | None, unit: str, before: str = "") -> str:
     if value is None:
         return ""
-    return f"{before}{value:.0f}" if before else f"{value:.2f}" if unit == "x" else f"{value:.0f} {unit}"
+    if before:
+        return f"{before}{value:g}"
+    return f"{value:.2f}" if unit == "x" else f"{value:.0f} {unit}"

@@ -353,3 +353,13 @@ def test_the_table_keeps_the_place_of_a_gpu_that_is_gone() -> None:
     table = rows(machine(snapshot=snap(build.gpu(0))))
     assert [(r.position, r.uuid) for r in table] == [(0, build.uuid(0)), (1, build.uuid(1))]
     assert rows(machine(snapshot=snap(build.gpu(0)), ledger__known=()))[1] == (1, "/dev/nvidia1", 1, "", "")
+
+
+def test_positions_of_instances_are_assumed_and_that_is_how_it_is_with_mig() -> None:
+    parents = [state._replace(identity=state.identity._replace(mig=True)) for state in (build.gpu(0), build.gpu(1))]
+    facts = machine(snapshot=build.snapshot(*parents, source="dcgm"), slurm__gres=GresList(parts=True))
+    (line,) = found(facts, "mapping.positions")
+    assert line.verdict == "warn"
+    assert "2 of 2 GPUs are in MIG mode" in line.found
+    assert "File=" not in line.advice
+    assert rows(facts) == ()

@@ -14,10 +14,7 @@ from typing import Iterator
 import pytest
 from site_ import Site
 
-from slurm_nvhc.doctor.look import slurm
-from slurm_nvhc.doctor.look.edges import Edges
 from slurm_nvhc.hooks import install
-from slurm_nvhc.slurm import gres
 
 NOBODY = 65534
 
@@ -155,21 +152,3 @@ def test_a_machine_with_nothing(tmp_path: Path) -> None:
     assert done.stderr == ""
     assert "can not be read" in done.stdout
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(shutil.which("slurmd", path="/usr/sbin:/usr/local/sbin") is None, reason="no slurmd on this machine")
-def test_the_real_slurmd_lists_what_gres_conf_says(tmp_path: Path) -> None:
-    for number in (0, 1, 4):
-        (tmp_path / f"nvidia{number}").touch()
-    conf = tmp_path / "slurm.conf"
-    conf.write_text(
-        f"ClusterName=t\nSlurmctldHost={os.uname().nodename}\nGresTypes=gpu\nSlurmdSpoolDir={tmp_path}/spool\nSlurmdLogFile={tmp_path}/log\n"
-        f"NodeName=n1 NodeHostname={os.uname().nodename} CPUs=1 Gres=gpu:3\nPartitionName=p Nodes=n1\n"
-    )
-    (tmp_path / "gres.conf").write_text(f"Name=gpu File={tmp_path}/nvidia4\nName=gpu File={tmp_path}/nvidia[0-1]\n")
-    listing = slurm.listing(Edges(), "n1", str(conf), "/usr/bin")
-    ours, _ = gres.read(str(conf), "n1")
-    assert listing.problem == ""
-    assert ours is not None
-    assert listing.files == ours.files
-    assert not (tmp_path / "log").exists()

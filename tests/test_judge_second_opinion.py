@@ -27,7 +27,9 @@ DOWN = Incident("nvlink", 14, "fail", uuid(3), "GPU 3's NvLink link 1 is down")
 MEMORY = Incident("memory", 52, "fail", uuid(3), "faulty memory")
 
 
-def run(*incidents: Incident, now: Optional[Snapshot] = None, engine: Engine = ENGINE, rules: Any = (), hook: str = "health_check", **more: Any):
+def run(
+    *incidents: Incident, now: Optional[Snapshot] = None, engine: Engine = ENGINE, rules: Any = (), hook: str = "health_check", **more: Any
+) -> Any:
     sections = {key: more.pop(key) for key in ("expect", "mode") if key in more}
     health = more.pop("health", Health(True, incidents))
     return judged(hook, now or snapshot(gpu(3)), policy(*rules, engine=engine, **sections), health=health, **more)

@@ -108,4 +108,4 @@ def test_limits_in_degrees_are_judged_only_where_boards_give_degrees() -> None:
 
 def test_codes_of_faults_have_a_rule() -> None:
     without = {c.code for c in codes.ALL if c.klass in ("gpu", "link")} - {r.finding for r in RULES.values()}
-    assert without == {"GPU-SWAPPED", "GPU-NEW", "GPU-EXCLUDED", "SITE-RULE", "NO-DATA", "PCIE-GEN"}
+    assert without == {"GPU-SWAPPED", "GPU-NEW", "GPU-EXCLUDED", "SITE-RULE", "NO-DATA", "DCGM-HEALTH", "PCIE-GEN"}

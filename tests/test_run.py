@@ -59,9 +59,9 @@ exit 0"""
 
 def test_help_and_unknown_command(machine: Machine) -> None:
     assert machine.run().stdout == machine.run("help").stdout != ""
-    done = machine.run("bench")
+    done = machine.run("tset")
     assert done.returncode == 2
-    assert "no such command: bench" in done.stderr
+    assert "no such command: tset" in done.stderr
 
 
 def test_no_python(machine: Machine) -> None:
@@ -123,6 +123,16 @@ def test_an_environment_from_another_place_is_made_anew(machine: Machine, tmp_pa
     machine.clone = tmp_path / "moved"
     assert machine.run("demo").stdout == "nvhc demo\n"
     assert not (machine.clone / ".venv" / "stale").exists()
+
+
+def test_bench(machine: Machine) -> None:
+    machine.tool("python3", WORKING_PYTHON.replace('*"-m pytest"*)', '*/bench/*|*"-m pytest"*)'))
+    assert machine.run("bench", "hooks", "--times", "3").stdout == f"{machine.clone}/bench/hooks.py --times 3\n"
+    assert "[test]" not in (machine.clone / "pip.log").read_text()
+    for wrong in ((), ("all",)):
+        done = machine.run("bench", *wrong)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "./run bench reader" in done.stderr
 
 
 def test_pytest_gets_the_arguments(machine: Machine) -> None:

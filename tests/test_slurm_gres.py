@@ -244,6 +244,14 @@ def test_a_job_with_instances_has_all_parents_as_an_assumption(given_list: Optio
     assert resolve((), given_list, MIXED, ()).uuids == ()
 
 
+def test_a_lost_parent_does_not_make_positions_those_of_whole_gpus() -> None:
+    here = [g for g in MIXED if not g.mig]
+    found = resolve((2,), GresList(parts=True), here, MIXED)
+    assert (found.uuids, found.exact) == ((), False)
+    was_mig = [g._replace(mig=True) for g in here]  # MIG was switched off since
+    assert resolve((2,), GresList((), True), here, was_mig).uuids == (uuid(2),)
+
+
 def test_a_file_list_of_whole_gpus_holds_beside_mig_but_narrows_none_of_those() -> None:
     whole = mapping((0,), devices(*range(8)), MIXED)
     assert (whole.uuids, whole.exact) == ((uuid(0),), True)
