@@ -14,8 +14,9 @@ from typing import Callable, Final, Mapping, NamedTuple, Optional, Sequence
 from slurm_nvhc import run_text
 from slurm_nvhc.act import narrow
 from slurm_nvhc.act.execute import Outcome, Tools, execute
-from slurm_nvhc.act.plan import PlanInput, Step, needs_node_state, plan, reason_findings
+from slurm_nvhc.act.plan import PlanInput, Step, comes_back, needs_node_state, plan, reason_findings
 from slurm_nvhc.act.reason import render
+from slurm_nvhc.act.words import names_it
 from slurm_nvhc.compare import noteworthy
 from slurm_nvhc.context import Context, Site, prepare
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG
@@ -160,22 +161,24 @@ def _given(context: Context, observation: Observation) -> PlanInput:
         clean_passes=_kept_passes(context) if context.hook == HEALTH_CHECK else 0,
         names=_gpu_names(observation.snapshot),
         booted_ns=observation.snapshot.wall_ns - observation.snapshot.boot_ns,
+        judged_ok=frozenset(u for u, v in observation.judgement.gpu_verdicts.items() if v == fd.OK),
     )
 
 
 def _with_state(context: Context, given: PlanInput, state: NodeState) -> PlanInput:
-    """The node's state, and which sticky events were open when the node was last seen out of service.
+    """The node's state, and the sticky events that somebody else's drain named when the node was last seen out.
 
-    Whoever takes a node out for them and resumes it again, by whatever drain, has settled them.
+    Whoever drains a node for such an event and resumes it has settled it. (What our own drain answers is
+    known from the drain; a node that is down may come back without anybody having done anything.)
     """
     book = context.book
     if not state.out:
-        names = settled.newest(book.ask(lambda led: led.get("seen_out"), "").split("\n"))
-        return given._replace(node_state=state, seen_out=names)
-    told = given.decision.proposals + given.decision.observed
-    names = settled.newest(i for p in told for f in p.findings for i in f.idents)
-    if names:
-        book.ask(lambda led: led.put("seen_out", "\n".join(names)), None)
+        return given._replace(node_state=state, seen_out=settled.newest(book.ask(lambda led: led.get("seen_out"), "").split("\n")))
+    if not comes_back(state) and (given.own is None or state.reason != given.own.reason):
+        told = [f for p in given.decision.proposals + given.decision.observed for f in p.findings]
+        names = settled.newest(i for f in told if names_it(state.reason, f) for i in f.idents)
+        if names:
+            book.ask(lambda led: led.put("seen_out", "\n".join(names)), None)
     return given._replace(node_state=state)
 
 

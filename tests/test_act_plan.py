@@ -80,7 +80,8 @@ def test_events_open_when_the_node_was_last_out_are_settled_by_whoever_resumed_i
     resumed = given(sticky, hook="prolog", seen_out=("GPU-x|79|49",))
     assert kinds(plan(resumed)) == [sp.ACCEPT]
     assert kinds(plan(resumed._replace(node_state=drained("ADMIN: x")))) == [sp.KEEP, sp.FAIL_JOB]
-    assert kinds(plan(resumed._replace(seen_out=("GPU-x|79|48",)))) == [sp.ACCEPT, sp.DRAIN, sp.FAIL_JOB], "it came again since"
+    again = decision(proposal("drain", finding("XID-FATAL", idents=(f"GPU-x|79|{49 + 61 * 10**9}",)), of_job=True))
+    assert kinds(plan(resumed._replace(decision=again))) == [sp.ACCEPT, sp.DRAIN, sp.FAIL_JOB], "it came again since"
 
 
 @pytest.mark.parametrize(("resume", "standing", "resumes"), [("own", False, True), ("standing", False, False), ("standing", True, True)])
@@ -94,7 +95,7 @@ def test_resume_of_what_a_reading_can_prove(resume: str, standing: bool, resumes
 def test_a_fault_drains() -> None:
     inp = given(FAULT)
     inp = inp._replace(reason="nvhc: rendered")
-    assert plan(inp) == (Step(sp.DRAIN, reason="nvhc: rendered", keys=(KEY,)),)
+    assert plan(inp) == (Step(sp.DRAIN, reason="nvhc: rendered", keys=(KEY,), policy="test"),)
 
 
 def test_without_a_rendered_reason_a_plain_one_is_used() -> None:
@@ -135,7 +136,9 @@ def test_an_intent_is_remembered_once() -> None:
 
 def test_an_intent_is_completed_by_a_later_run() -> None:
     pending = (Intent("drain", "nvhc: first", T0, (KEY,), ("GPU-x|79|49",)),)
-    assert plan(given(decision(), intents=pending)) == (Step(sp.DRAIN, reason="nvhc: first", keys=(KEY,), idents=("GPU-x|79|49",)),)
+    assert plan(given(decision(), intents=pending)) == (
+        Step(sp.DRAIN, reason="nvhc: first", keys=(KEY,), idents=("GPU-x|79|49",), policy="test"),
+    )
 
 
 def test_an_intent_and_a_new_fault_are_one_drain() -> None:
@@ -154,8 +157,8 @@ def test_an_intent_and_a_new_fault_are_one_drain() -> None:
         ({"keys": ("MON-ENGINE-HUNG monitor:engine",)}, {}),
         ({"keys": (f"GPU-EXCLUDED {uuid(3)}",)}, {}),
         ({"since_ns": T0 - 25 * 3600 * 10**9}, {}),
-        ({"standing": True}, {"hook": "health_check", "job": None}),
-        ({"idents": (f"{uuid(3)}|119|{T0 - 9}",)}, {"booted_ns": T0 - 1}),
+        ({"standing": True}, {"hook": "health_check", "job": None, "judged_ok": frozenset({uuid(3)})}),
+        ({"events": True, "idents": (f"{uuid(3)}|119|{T0 - 9}", f"{uuid(3)}|79|{T0 - 8}")}, {"booted_ns": T0 - 1}),
     ],
 )
 def test_a_drain_that_could_not_be_placed_is_not_placed_without_another_look(intent: dict[str, Any], change: dict[str, Any]) -> None:
@@ -169,7 +172,27 @@ def test_a_standing_fault_that_shows_again_is_drained_for() -> None:
     pending = (Intent("drain", "nvhc: x", T0, (KEY,), standing=True),)
     assert kinds(plan(given(FAULT, hook="health_check", job=None, intents=pending))) == [sp.DRAIN]
     assert kinds(plan(given(decision(), intents=pending))) == [sp.DRAIN], "a job's epilog does not judge every GPU"
-    assert kinds(plan(given(decision(), hook="health_check", job=None, intents=pending, node_gpus=0))) == [sp.DRAIN], "nothing was read"
+    assert kinds(plan(given(decision(), hook="health_check", job=None, intents=pending))) == [sp.DRAIN], "no data is no cure"
+
+
+def test_a_drain_asked_for_by_an_overlay_is_asked_for_as_long_as_the_policy_stays() -> None:
+    elsewhere = policy()._replace(rules={"x": Rule("x", "NVL-STORM", "reading", (), action="drain", mode="observe")})
+    pending = (Intent("drain", "nvhc: x", T0, (KEY,), policy="test"),)
+    assert kinds(plan(given(decision(), policy=elsewhere, intents=pending))) == [sp.DRAIN]
+    assert kinds(plan(given(decision(), policy=elsewhere._replace(hash="edited"), intents=pending))) == [sp.END_INTENT]
+
+
+def test_a_storm_beside_an_xid_is_not_ended_by_a_reboot() -> None:
+    pending = (Intent("drain", "nvhc: x", T0, (KEY, "XID-FATAL y"), (f"{uuid(3)}|119|{T0 - 9}",)),)
+    assert kinds(plan(given(decision(), intents=pending, booted_ns=T0 - 1))) == [sp.DRAIN]
+
+
+def test_a_drain_to_which_a_fault_came_that_readings_do_not_show_is_not_standing() -> None:
+    own = OWN._replace(standing=True, keys=("MEM-REMAP-FAILED x",))
+    step = only(plan(given(FAULT, node_state=drained(own.reason), own=own)), sp.OWN)
+    assert not step.standing
+    longer = only(plan(given(FAULT, node_state=drained(own.reason), own=own, policy=policy(drain=Drain(extend=True)))), sp.EXTEND)
+    assert not longer.standing
 
 
 @pytest.mark.parametrize(("absolute", "idents", "standing"), [(True, (), True), (False, (), False), (True, ("GPU-x|79|49",), False)])
@@ -258,7 +281,7 @@ def test_events_of_an_ended_drain_need_no_second_one() -> None:
     sticky = decision(proposal("narrow", finding("XID-FATAL", idents=("GPU-x|79|49",)), of_job=True))
     own = OWN._replace(idents=("GPU-x|79|49",))
     assert kinds(plan(given(sticky, hook="prolog", node_state=IDLE, own=own))) == [sp.ACCEPT, sp.END_OWN]
-    newer = decision(proposal("narrow", finding("XID-FATAL", idents=("GPU-x|79|50",))))
+    newer = decision(proposal("narrow", finding("XID-FATAL", idents=(f"GPU-x|79|{49 + 61 * 10**9}",))))
     assert kinds(plan(given(newer, node_state=IDLE, own=own))) == [sp.ACCEPT, sp.END_OWN, sp.DRAIN]
 
 

@@ -329,3 +329,15 @@ def test_a_released_gpu_is_not_excluded_again_for_the_same_xid(tmp_path: Path):
     site.hook("health_check")
     with site.ledger() as ledger:
         assert ledger.exclusions() == ()
+
+
+@pytest.mark.parametrize(("reason", "settles"), [("ADMIN: fan 3", False), ("ADMIN: Xid 119 on GPU 1", True), ("gpu1 dead?", True)])
+def test_only_a_drain_that_names_the_xid_settles_it(site: Site, reason: str, settles: bool):
+    drained = site.slurm()
+    drained.write_text(reason)
+    with site.edit() as world:
+        world.xid("g1", 119)
+        world.advance(5)
+    site.hook("health_check")
+    drained.unlink()
+    assert site.hook("prolog", 2).returncode == (0 if settles else 97)

@@ -617,3 +617,67 @@ def test_row_remapping_does_not_apply_in_mig_mode_but_what_is_read_counts():
     assert verdicts(run("prolog", snapshot(mig(blank)), policy(REMAP), gpus=(0,))) == {}
     failed = run("prolog", snapshot(mig(gpu(0, row_remap_failure=1))), policy(REMAP), gpus=(0,))
     assert verdicts(failed) == {("MEM-REMAP-FAILED", uuid(0)): "fail"}
+
+
+def test_the_same_record_with_another_stamp_is_not_a_new_occurrence():
+    """The kernel log counts from boot: each reading gives the same record a slightly other moment."""
+    before = snapshot(gpu(1))
+
+    def told(record, at_ns):
+        return xid(119, 1, at_ns, ident=f"boot-1:{record}")
+
+    found = run("epilog", later(before, 60, events=(told(7, T0 + 10**9),)), policy(GSP), before, gpus=(1,))
+    done = settled.table(found.findings[0].idents)
+    again = later(before, 120, events=(told(7, T0 + 10**9 + 2504),))
+    assert run("prolog", again, policy(GSP), gpus=(1,), settled=done).decision.verdict == "ok"
+    opened = run("health_check", later(before, 60, events=(told(7, T0 + 10**9),)), policy(GSP), before)
+    reread = run("health_check", again, policy(GSP), before, opened.memory)
+    assert "x2" not in reread.findings[0].message
+    second = later(before, 120, events=(told(8, T0 + 10**9 + 5000),))
+    assert "x2" in run("health_check", second, policy(GSP), before, opened.memory).findings[0].message
+    much_later = later(before, 300, events=(told(9, T0 + 200 * 10**9),))
+    assert run("prolog", much_later, policy(GSP), gpus=(1,), settled=done).decision.verdict == "fail"
+
+
+def test_what_a_reset_repaired_stays_repaired_when_the_log_is_read_again():
+    events = (xid(95, 1, T0 - 60 * 10**9, ident="boot-1:5"),)
+    fatal = policy(rule("f", kind="event", fail=Level(xid=(95,)), sticky=True, finding="MEM-UNCORRECTABLE"))
+    one = run("health_check", snapshot(gpu(1), events=events), fatal)
+    two = run("health_check", later(snapshot(gpu(1)), 60), fatal, memory=one.memory, reset_since={uuid(1): T0})
+    assert (one.decision.verdict, two.decision.verdict) == ("fail", "ok")
+    reread = run("prolog", later(snapshot(gpu(1)), 120, events=events), fatal, memory=two.memory, gpus=(1,))
+    assert reread.decision.verdict == "ok"
+    fresh = (xid(95, 1, T0 + 100 * 10**9, ident="boot-1:9"),)
+    assert run("prolog", later(snapshot(gpu(1)), 120, events=fresh), fatal, memory=two.memory, gpus=(1,)).decision.verdict == "fail"
+
+
+def test_an_engine_event_from_long_before_the_window_is_not_new():
+    twice = rule("contained", kind="event", warn=Level(xid=(94,)), fail=Level(xid=(94,), hits=2, within_s=86400.0), finding="XID-CONTAINED")
+    before = snapshot(gpu(1))
+    told = run("health_check", later(before, 60, events=(xid(94, 1, T0 + 5, ident="boot-1:3"),)), policy(twice), before, run_id="a")
+    blind_log = later(before, 3660, events=(xid(94, 1, T0 + 5)._replace(source="engine", ident="dcgm:1"),))
+    got = run("health_check", blind_log, policy(twice), later(before, 3600), told.memory, run_id="b")
+    assert got.decision.verdict == "ok"
+
+
+def test_a_bus_that_was_numbered_anew_loses_no_gpu():
+    known = tuple(gpu(n).identity for n in range(3))
+    moved = snapshot(gpus=None, pci_gpus=tuple(PciGpu(f"0000:{0x40 + n:02x}:00.0") for n in range(3)))
+    assert verdicts(run("health_check", moved, policy(LOST), known=known)) == {}
+
+
+def test_an_old_xid_79_is_no_witness():
+    known = (gpu(0).identity, gpu(1).identity)
+    alone = snapshot(gpu(0), pci_gpus=tuple(PciGpu(i.pci) for i in known), events=(xid(79, 1, T0 - DAY_NS),))
+    assert verdicts(run("health_check", alone, policy(LOST), known=known))[("GPU-LOST", uuid(1))] == "fail"
+    reloaded = alone._replace(driver_loaded_ns=T0 - 3600 * 10**9)
+    assert verdicts(run("health_check", reloaded, policy(LOST), known=known))[("GPU-LOST", uuid(1))] == "warn"
+    done = {settled.key(uuid(1), 79): T0 - DAY_NS}
+    assert verdicts(run("health_check", alone, policy(LOST), known=known, settled=done))[("GPU-LOST", uuid(1))] == "warn"
+
+
+def test_a_streak_does_not_span_a_week_without_data():
+    bad = with_link(gpu(0), 1, nvlink_state="down")
+    rules = policy(DOWN, expect=Expect(links=2))
+    one = run("health_check", snapshot(bad), rules)
+    assert run("health_check", later(snapshot(bad), 7 * 86400), rules, memory=one.memory).decision.verdict == "warn"

@@ -186,7 +186,7 @@ def test_an_applications_own_xid_is_set_aside(number: int, aside: bool) -> None:
 def test_an_xid_that_an_administrator_settled_is_set_aside_until_it_comes_again() -> None:
     fallen = Incident("all", 120, "fail", uuid(3), "GPU 3 has fallen off the bus (triggered by XID 79: x)")
     assert not set_aside(run(fallen, rules=[FATAL]))
-    at = {settled.key(uuid(3), 79): T0 - 10}
+    at = {settled.key(uuid(3), 79): T0 - 300 * 10**9}
     assert set_aside(run(fallen, rules=[FATAL], settled=at))
     again = snapshot(gpu(3), events=(xid(79, 3, T0 - 5),))
     assert not set_aside(run(fallen, rules=[FATAL], settled=at, now=again, events_are_new=True))

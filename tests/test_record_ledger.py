@@ -91,10 +91,10 @@ def test_own_drain(ledger: Ledger) -> None:
 
 
 def test_intents_are_one_a_kind_and_reason(ledger: Ledger) -> None:
-    ledger.add_intent(Intent("drain", "nvhc: a", T0, ("k1",), ("i1",)))
-    ledger.add_intent(Intent("drain", "nvhc: a", T0 + 9, ("k2", "k1"), ("i1", "i2")))
+    ledger.add_intent(Intent("drain", "nvhc: a", T0, ("k1",), ("GPU-a|79|1",)))
+    ledger.add_intent(Intent("drain", "nvhc: a", T0 + 9, ("k2", "k1"), ("GPU-a|79|1", "GPU-b|79|2")))
     ledger.add_intent(Intent("drain", "nvhc: b", T0 + 1))
-    assert ledger.intents()[0] == Intent("drain", "nvhc: a", T0, ("k1", "k2"), ("i1", "i2"), 0)
+    assert ledger.intents()[0] == Intent("drain", "nvhc: a", T0, ("k1", "k2"), ("GPU-a|79|1", "GPU-b|79|2"), 0)
     ledger.update_intent(ledger.intents()[0]._replace(tries=3))
     assert ledger.intents()[0].tries == 3
     ledger.end_intent(ledger.intents()[0])

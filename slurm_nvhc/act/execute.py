@@ -152,7 +152,7 @@ class _Run:
         return done
 
     def _drain(self, step: Step) -> Done:
-        mine = Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing)
+        mine = _intent_of(step, self.tools.now_ns)
         # Earlier intents stay until the node is out: one that timed out may still be applied, and is known by its reason.
         self._keep(lambda p: p.add_intent(mine))
         try:
@@ -216,9 +216,7 @@ class _Run:
             if own is None or not state.out or state.reason != own.reason:
                 return Done(step, False, "the node's reason is not ours any more: left as it is")
             # By this intent the longer reason is known as ours if it arrives late.
-            self._keep(
-                lambda p: p.add_intent(Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing))
-            )
+            self._keep(lambda p: p.add_intent(_intent_of(step, self.tools.now_ns)))
             self._change(lambda left: self.tools.slurm.drain(self.tools.node, step.reason, left))
         except SlurmError as exc:
             if exc.kind != TIMEOUT:
@@ -227,7 +225,7 @@ class _Run:
         except MonitorError as exc:
             self.troubles.append(Trouble("MON-LEDGER", "ledger", str(exc)))
             return Done(step, False, str(exc))
-        longer = own._replace(reason=step.reason, keys=step.keys, idents=step.idents)
+        longer = own._replace(reason=step.reason, keys=step.keys, idents=step.idents, standing=step.standing)
         if self._keep(lambda p: p.set_own_drain(longer)):
             self._settle()
         return Done(step, True)
@@ -250,7 +248,7 @@ class _Run:
         return Done(step, self._keep(lambda p: p.set_own_drain(own)))
 
     def _intent(self, step: Step) -> Done:
-        intent = Intent("drain", step.reason, self.tools.now_ns, step.keys, step.idents, standing=step.standing)
+        intent = _intent_of(step, self.tools.now_ns)
         return Done(step, self._keep(lambda p: p.add_intent(intent)))
 
     def _end_intent(self, step: Step) -> Done:
@@ -298,3 +296,7 @@ class _Run:
 def _only_told(step: Step) -> Done:
     """A step that only tells."""
     return Done(step, True)
+
+
+def _intent_of(step: Step, now_ns: int) -> Intent:
+    return Intent("drain", step.reason, now_ns, step.keys, step.idents, standing=step.standing, events=step.events, policy=step.policy)

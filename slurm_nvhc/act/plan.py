@@ -12,12 +12,13 @@ Rules that field reports teach:
 
 from __future__ import annotations
 
-from typing import Final, Iterable
+from typing import Any, Final, Iterable
 
 from slurm_nvhc.act import steps as st
 from slurm_nvhc.act import words as wd
 from slurm_nvhc.act.steps import Step
 from slurm_nvhc.act.wish import HEALTH_CHECK, PlanInput, Wish, want
+from slurm_nvhc.model import entity as ent
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import settled
 from slurm_nvhc.model.finding import Finding
@@ -29,7 +30,7 @@ from slurm_nvhc.model.times import duration, iso
 # or was dealt with (our judgement).
 INTENT_AGE_NS: Final = 86400 * 10**9
 
-__all__ = ["PlanInput", "Step", "needs_node_state", "plan", "reason_findings", "resumable"]
+__all__ = ["PlanInput", "Step", "comes_back", "needs_node_state", "plan", "reason_findings", "resumable"]
 
 
 def needs_node_state(inp: PlanInput) -> bool:
@@ -78,20 +79,26 @@ def _overtaken(inp: PlanInput, intent: Intent) -> str:
     slurmctld comes back after hours of maintenance to a whole cluster's intents: none may be
     carried out without another look.
     """
-    if inp.policy.mode == fd.OBSERVE:
-        return "the policy is in observe mode now"
     if inp.now_ns - intent.since_ns > INTENT_AGE_NS:
         return f"it is older than {duration(INTENT_AGE_NS / 1e9)}"
+    if intent.policy != inp.policy.hash:
+        # The policy was edited since. (The same policy asks still, be it by an overlay of another partition.)
+        if inp.policy.mode == fd.OBSERVE:
+            return "the policy is in observe mode now"
+        if not any(_still_asked(inp, key) for key in intent.keys):
+            return "no enforced rule asks for it any more"
     moments = settled.table(intent.idents).values()
-    if moments and len(settled.table(intent.idents)) == len(intent.keys) and max(moments) < inp.booted_ns:
+    if intent.events and moments and max(moments) < inp.booted_ns:
         return "the node was rebooted since, which ends what the driver logged"
-    if not any(_still_asked(inp, key) for key in intent.keys):
-        return "no enforced rule asks for it any more"
-    if intent.standing and inp.hook == HEALTH_CHECK and inp.node_gpus:
-        seen = {wd.key(f) for p in inp.decision.proposals for f in p.findings}
-        if not seen & set(intent.keys):
-            return "the fault does not show any more"
+    if intent.standing and inp.hook == HEALTH_CHECK and all(_seen_well(inp, key) for key in intent.keys):
+        return "the fault does not show any more"
     return ""
+
+
+def _seen_well(inp: PlanInput, key: str) -> bool:
+    """Was what this key is about looked at now, and found ok? No data is no cure."""
+    uuid = ent.gpu_of(key.partition(" ")[2])
+    return uuid in inp.judged_ok if uuid else inp.decision.verdict == fd.OK and bool(inp.node_gpus)
 
 
 def _still_asked(inp: PlanInput, key: str) -> bool:
@@ -178,14 +185,18 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
         return [], False
     keys = _union((k for i in pending for k in i.keys), wish.keys)
     idents = settled.newest((*(x for i in pending for x in i.idents), *wish.idents))
-    standing = all(i.standing for i in pending) and wish.standing
+    kind: dict[str, Any] = {
+        "standing": all(i.standing for i in pending) and wish.standing,
+        "events": all(i.events for i in pending) and wish.events,
+        "policy": inp.policy.hash,
+    }
     reason = _reason(inp, wish, pending)
     why = "; ".join(wish.why)
     if state is not None and not state.out:
-        return [Step(st.DRAIN, reason=reason, why=why, keys=keys, idents=idents, standing=standing)], True
+        return [Step(st.DRAIN, reason=reason, why=why, keys=keys, idents=idents)._replace(**kind)], True
     if state is not None and _is_ours(inp):
         return _ours(inp, wish, state, pending), True
-    if state is not None and not _comes_back(state):
+    if state is not None and not comes_back(state):
         kept = Step(st.KEEP, why=f"the node is out already and not by us, its reason stays: {wd.clean(state.reason)}", keys=wish.keys)
         return [kept, *(Step(st.END_INTENT, reason=i.reason, why="the node is out already", keys=i.keys) for i in pending)], True
     steps = []
@@ -193,11 +204,11 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
         steps.append(Step(st.KEEP, why=f"the node is {state.base}, its reason stays: {wd.clean(state.reason)}", keys=wish.keys))
     if not set(wish.keys) <= {k for i in pending for k in i.keys}:
         why = why or "the node can not be drained now"
-        steps.append(Step(st.INTENT, reason=reason, why=why, keys=keys, idents=idents, standing=standing))
+        steps.append(Step(st.INTENT, reason=reason, why=why, keys=keys, idents=idents)._replace(**kind))
     return steps, state is not None
 
 
-def _comes_back(state: NodeState) -> bool:
+def comes_back(state: NodeState) -> bool:
     """A node that is only down returns to service by itself (ReturnToService): the drain is remembered for then."""
     return state.base == "DOWN" and not state.flags & {"DRAIN", "FAIL"}
 
@@ -211,6 +222,8 @@ def _ours(inp: PlanInput, wish: Wish, state: NodeState, pending: list[Intent]) -
     new = _union((k for i in pending for k in i.keys if k not in base.keys), (k for k in wish.keys if k not in base.keys))
     # More events of a kind that the drain already answers belong to it; those of a new kind do not.
     same = settled.newest((*base.idents, *(i for f in wish.drain if wd.key(f) in base.keys for i in f.idents)))
+    if new and not (wish.standing and all(i.standing for i in pending)):
+        base = base._replace(standing=False)  # what came on top may not show in a reading
     steps: list[Step] = []
     if base != inp.own or not base.confirmed or same != base.idents:
         why = "the node is out by our own drain"
@@ -223,7 +236,8 @@ def _ours(inp: PlanInput, wish: Wish, state: NodeState, pending: list[Intent]) -
     if longer != base.reason:
         idents = settled.newest((*same, *(x for i in pending for x in i.idents), *wish.idents))
         keys = _union(base.keys, new)
-        steps.append(Step(st.EXTEND, reason=longer, why="a new fault on a node that we drained", keys=keys, idents=idents))
+        why = "a new fault on a node that we drained"
+        steps.append(Step(st.EXTEND, reason=longer, why=why, keys=keys, idents=idents, standing=base.standing, policy=inp.policy.hash))
     else:
         steps.append(Step(st.KEEP, why="the node is out by our own drain, its reason stays", keys=wish.keys))
     # Extending ends its own intent, once it is done.

@@ -30,7 +30,7 @@ class Step(NamedTuple):
     why:    one sentence for people; for narrow also what the job's user is told
     keys, idents: what the step answers ("CODE entity", Event.ident)
     code:   exclude: the finding's code
-    standing: what it answers shows in every reading (Intent.standing)
+    standing, events, policy: as in Intent
     """
 
     kind: str
@@ -42,3 +42,5 @@ class Step(NamedTuple):
     uuids: tuple[str, ...] = ()
     code: str = ""
     standing: bool = False
+    events: bool = False
+    policy: str = ""

@@ -38,6 +38,7 @@ class PlanInput(NamedTuple):
     seen_out:     sticky events that were open when the node was last seen out of service: whoever
                   resumed it since has settled them
     booted_ns:    when the node was booted
+    judged_ok:    GPUs that were looked at and found ok
     """
 
     hook: str
@@ -57,6 +58,7 @@ class PlanInput(NamedTuple):
     names: Mapping[str, str] = {}
     seen_out: tuple[str, ...] = ()
     booted_ns: int = 0
+    judged_ok: frozenset[str] = frozenset()
 
     def name(self, uuid: str) -> str:
         """gpuN, or the abbreviated UUID."""
@@ -88,6 +90,11 @@ class Wish(NamedTuple):
     def standing(self) -> bool:
         """Whether a later reading shows all of it again (Intent.standing); not so for changes over a window and for events."""
         return not self.needed and all(f.absolute and not f.idents for f in self.drain)
+
+    @property
+    def events(self) -> bool:
+        """Whether all of it rests on what the driver logged (Intent.events)."""
+        return not self.needed and all(f.idents for f in self.drain)
 
     @property
     def idents(self) -> tuple[str, ...]:

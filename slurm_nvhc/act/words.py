@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final, Mapping, NamedTuple, Sequence
 
 from slurm_nvhc.catalog import fields, figures
@@ -202,3 +203,13 @@ def names(findings: Sequence[Finding]) -> Mapping[str, str]:
     """UUID -> "gpu3" for the GPUs whose NVML index the findings know."""
     found = {ent.gpu_of(f.entity): gpu_name(f) for f in findings if ent.gpu_of(f.entity)}
     return {uuid: name for uuid, name in found.items() if name != "gpu?"}
+
+
+def names_it(reason: str, finding: Finding) -> bool:
+    """Does somebody's drain reason speak of this finding: by its code, its Xid, or its GPU in any form?"""
+    uuid = ent.gpu_of(finding.entity)
+    said = [finding.code, gpu_name(finding), str(finding.gpu.get("pci") or ""), uuid[:12]]
+    if finding.evidence.field == "xid":
+        said += [f"xid {finding.evidence.after}", f"xid{finding.evidence.after}"]
+    spoken = re.sub(r"gpu[ :#]*(\d)", r"gpu\1", reason.lower())
+    return any(re.search(rf"(?<![\w]){re.escape(word.lower())}(?![\d])", spoken) for word in said if word and word != "gpu?")

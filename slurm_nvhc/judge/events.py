@@ -26,6 +26,9 @@ from slurm_nvhc.policy.compiled import Level, Rule
 # Xids of one incident are logged within seconds: a dying GPU's peers (74 beside a 79), a contained
 # error's parts (48 with 94). NVIDIA's Xid catalogue; ten seconds is our judgement.
 SAME_TIME_NS: Final = 10 * 10**9
+# How late an engine may tell of an event. Older ones were told by the kernel log before, under another
+# name; they come up again when that log can not be read once.
+LATE_NS: Final = 600 * 10**9
 OLD_NS: Final = 600 * 10**9  # an event older than this is told with its moment, so that it does not read as new
 
 
@@ -107,12 +110,12 @@ def _in_window(inp: Input, notes: memory.Notes, seen: _Seen) -> bool:
     if seen.event.source == "kernel" and inp.events_are_new:
         return True
     if seen.event.source == "engine" and inp.hook == HEALTH_CHECK:
-        return notes.first_sight(seen.event.ident, seen.event.at_ns > start)
+        return notes.first_sight(seen.event.ident, seen.event.at_ns > start) and seen.event.at_ns > start - LATE_NS
     return seen.event.at_ns > start
 
 
 def _is_settled(inp: Input, seen: _Seen) -> bool:
-    return seen.last_ns <= inp.settled.get(settled.key(seen.place, seen.event.code), -1)
+    return settled.covered(settled.ident(seen.place, seen.event.code, seen.last_ns), inp.settled)
 
 
 def _of_rules(
@@ -175,22 +178,25 @@ def _keep_sticky(inp: Input, notes: memory.Notes, rules: list[Rule], seen: list[
             row = {**s.event._asdict(), "place": s.place, "boot": inp.snapshot.boot_id, "observed": observed}
             notes.open_event(settled.key(s.place, s.event.code), {**row, "beside": sorted(s.beside)})
     for key, opened in notes.open_events().items():
-        if _ended(inp, key, opened):
+        last_ns = opened.get("last_ns")
+        if opened.get("boot") != inp.snapshot.boot_id or not isinstance(last_ns, int) or settled.covered(f"{key}|{last_ns}", inp.settled):
             notes.close_event(key)
+        elif _repaired(inp, str(opened.get("place")), last_ns):
+            notes.end_event(key)
 
 
-def _ended(inp: Input, key: str, row: Mapping[str, Any]) -> bool:
-    last_ns = row.get("last_ns")
-    if row.get("boot") != inp.snapshot.boot_id or not isinstance(last_ns, int) or last_ns <= inp.settled.get(key, -1):
-        return True
-    loaded, reset = inp.snapshot.driver_loaded_ns, inp.reset_since.get(str(row.get("place")))
-    return (loaded is not None and loaded > last_ns) or (reset is not None and reset >= last_ns)
+def _repaired(inp: Input, place: str, at_ns: int) -> bool:
+    """The driver was loaded or the GPU was reset after this moment."""
+    loaded, reset = inp.snapshot.driver_loaded_ns, inp.reset_since.get(place)
+    return (loaded is not None and loaded > at_ns) or (reset is not None and reset >= at_ns)
 
 
 def _open_ones(inp: Input, notes: memory.Notes) -> list[_Seen]:
     """Every sticky event that is still open, whenever it happened."""
     out: list[_Seen] = []
     for row in notes.open_events().values():
+        if row.get("ended") is True:
+            continue
         try:
             event = Event(**{k: row[k] for k in Event._fields if k in row})
         except TypeError:

@@ -18,8 +18,11 @@ from __future__ import annotations
 import zlib
 from typing import Any, Final, Mapping, Optional
 
+from slurm_nvhc.model import settled
 from slurm_nvhc.policy.compiled import Level, Rule
 
+LONGEST_GAP_S: Final = 3600.0  # a dozen health checks at the usual 5 minutes; our judgement
+LONGEST_GAP_SPACINGS: Final = 10
 KEEP_HITS: Final = 64  # per key; far above any hits/users a policy asks for
 # Per section, least recently touched go first: keys of edited rules and of cards that left would else
 # stay for ever. 16 GPUs x 36 links x a few rules of counting kind stay well below.
@@ -75,12 +78,16 @@ class Notes:
             return 0
         entry = streaks.get(name)
         fresh = {"n": 1, "last": self._now, "boot": self._boot, "run": self._run}
-        if not isinstance(entry, dict) or not _whole(entry) or entry["boot"] != self._boot:
+        if not isinstance(entry, dict) or not _whole(entry) or entry["boot"] != self._boot or self._gap(entry["last"], spacing_s):
             streaks[name] = fresh
         elif self._now - entry["last"] >= max(1, spacing_s * 1e9) and not (once_a_run and self._run and entry.get("run") == self._run):
             streaks[name] = {**fresh, "n": entry["n"] + 1}
         _touch(streaks, name)
         return int(streaks[name]["n"])
+
+    def _gap(self, last_ns: int, spacing_s: float) -> bool:
+        """Too long ago to be "in a row" with now: nothing was known in between."""
+        return self._now - last_ns > max(LONGEST_GAP_S, LONGEST_GAP_SPACINGS * spacing_s) * 1e9
 
     # Occurrences
 
@@ -151,12 +158,13 @@ class Notes:
         known = self._m["open"].get(key)
         at_ns = int(row["at_ns"])
         if not isinstance(known, dict) or known.get("boot") != row["boot"] or not isinstance(known.get("last_ns"), int):
-            self._m["open"][key] = {**row, "last_ns": at_ns, "count": 1}
+            self._m["open"][key] = {**row, "last_ns": at_ns, "last_ident": row["ident"], "count": 1}
             return
         changes: dict[str, Any] = {"beside": sorted({*known.get("beside", ()), *row["beside"]})}
-        if at_ns > known["last_ns"]:
+        if _is_later(row, known):
             # A new occurrence that a rule may act on makes the whole row one to act on.
-            changes |= {"last_ns": at_ns, "count": known.get("count", 1) + 1, "observed": row["observed"]}
+            changes |= {"last_ns": at_ns, "last_ident": row["ident"], "count": known.get("count", 1) + 1}
+            changes |= {"observed": row["observed"], "ended": False}
         self._m["open"][key] = {**known, **changes}
 
     def open_events(self) -> dict[str, Mapping[str, Any]]:
@@ -164,6 +172,10 @@ class Notes:
 
     def close_event(self, key: str) -> None:
         self._m["open"].pop(key, None)
+
+    def end_event(self, key: str) -> None:
+        """It was repaired. The row stays, so that a log that is read again does not open it anew."""
+        self._m["open"][key] = {**self._m["open"][key], "ended": True}
 
     def first_sight(self, ident: str, if_first_ever: bool) -> bool:
         """Is this engine event met for the first time, or in this run? ``if_first_ever`` decides when none was met before."""
@@ -197,6 +209,18 @@ def open_names(memory: Mapping[str, Any], place: str) -> tuple[str, ...]:
     return tuple(
         f"{key}|{row['last_ns']}" for key, row in rows.items() if isinstance(row, dict) and row.get("place") == place and "last_ns" in row
     )
+
+
+def _is_later(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
+    """Is this a later occurrence than the last one known?
+
+    Kernel records have a number in their log (ident "boot:number"): the stamp of one and the same record
+    differs between readings. Otherwise the stamps must be farther apart than one occurrence's can be.
+    """
+    numbers = [str(ident).rpartition(":")[2] for ident in (row["ident"], known.get("last_ident", ""))]
+    if row["source"] == "kernel" and known.get("source") == "kernel" and all(n.isascii() and n.isdigit() for n in numbers):
+        return int(numbers[0]) > int(numbers[1])
+    return int(row["at_ns"]) > int(known["last_ns"]) + settled.SAME_MOMENT_NS
 
 
 def _touch(section: dict[str, Any], name: str) -> None:

@@ -13,10 +13,10 @@ from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import Input
 from slurm_nvhc.judge.rules import settling
 from slurm_nvhc.judge.say import make_finding, note
-from slurm_nvhc.model import entity
+from slurm_nvhc.model import entity, settled
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Evidence, Finding
-from slurm_nvhc.model.snapshot import OK, GpuIdentity, PciGpu
+from slurm_nvhc.model.snapshot import OK, Event, GpuIdentity, PciGpu
 from slurm_nvhc.policy.compiled import Rule
 
 OFF_BUS_XID: Final = 79
@@ -104,7 +104,9 @@ def _missing(inp: Input) -> list[_Missing]:
                 row = rows.get(address)
                 place = row.uuid if row is not None else f"pci:{address}"
                 out.append(_Missing(place, row or GpuIdentity("", pci=address), "does not answer on PCI", ALL_ONES))
-        out.extend(_Missing(r.uuid, r, "is gone from the PCI bus", OFF_THE_BUS) for a, r in rows.items() if a not in bus)
+        # Unless the bus was numbered anew (firmware, another card): then other addresses are new, and nothing is gone.
+        if len(bus) < len(rows) and all(address in rows for address in bus):
+            out.extend(_Missing(r.uuid, r, "is gone from the PCI bus", OFF_THE_BUS) for a, r in rows.items() if a not in bus)
     return out or _too_few(inp)
 
 
@@ -139,9 +141,18 @@ def _witness(inp: Input, address: str) -> str:
         if device.pci == address and not device.responds:
             return ALL_ONES
     for event in inp.snapshot.events:
-        if event.pci == address and (event.kind == "off_bus" or event.code == OFF_BUS_XID):
+        if event.pci == address and (event.kind == "off_bus" or event.code == OFF_BUS_XID) and not _is_past(inp, event):
             return event.text
     return ""
+
+
+def _is_past(inp: Input, event: Event) -> bool:
+    """Before the driver's present load, or settled by an administrator."""
+    loaded = inp.snapshot.driver_loaded_ns
+    if loaded is not None and event.at_ns < loaded:
+        return True
+    place = event.uuid or next((row.uuid for row in inp.known if row.pci == event.pci), f"pci:{event.pci}")
+    return settled.covered(settled.ident(place, event.code, event.at_ns), inp.settled)
 
 
 def _replaced(inp: Input) -> Iterable[Finding]:

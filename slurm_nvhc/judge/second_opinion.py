@@ -128,7 +128,8 @@ def _aside_xid(inp: Input, notes: memory.Notes, place: str, number: int) -> str:
     if known is not None and known.klass == xids.APP:
         return f"Xid {number} is usually the application's own"
     name = settled.key(place, number)
-    if name in inp.settled and name not in notes.open_events():
+    row = notes.open_events().get(name)
+    if name in inp.settled and (row is None or row.get("ended") is True):
         return f"Xid {number} was settled by an administrator; the engine tells it until it is restarted"
     return ""
 

@@ -38,6 +38,8 @@ class Intent(NamedTuple):
 
     standing: it answers only states that every reading shows again (a failed row remap, a lost GPU):
               when a later reading does not show them, the intent is overtaken.
+    events:   it answers only what the driver logged, which a reboot ends.
+    policy:   hash of the policy that asked for it: as long as that is in force, it asks still.
     """
 
     kind: str
@@ -47,3 +49,5 @@ class Intent(NamedTuple):
     idents: tuple[str, ...] = ()
     tries: int = 0
     standing: bool = False
+    events: bool = False
+    policy: str = ""

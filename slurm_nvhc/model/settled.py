@@ -7,7 +7,12 @@ needs one name, and a later occurrence is a new one.
 
 from __future__ import annotations
 
-from typing import Iterable, Mapping, Optional
+from typing import Final, Iterable, Mapping, Optional
+
+# One occurrence has a slightly other stamp in each reading (the kernel log counts from boot, and the
+# clock is corrected), and kernel and engine stamp it up to a minute apart. What is settled was last
+# seen long before somebody settles it, so a real new occurrence is later than this.
+SAME_MOMENT_NS: Final = 60 * 10**9
 
 
 def ident(place: str, code: int, at_ns: int) -> str:
@@ -35,8 +40,9 @@ def newest(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def covered(name: str, settled: Mapping[str, int]) -> bool:
+    """Is the occurrence of this name settled? ``settled``: key -> moment."""
     parsed = parse(name)
-    return parsed is not None and parsed[1] <= settled.get(parsed[0], -1)
+    return parsed is not None and parsed[0] in settled and parsed[1] <= settled[parsed[0]] + SAME_MOMENT_NS
 
 
 def table(names: Iterable[str]) -> dict[str, int]:

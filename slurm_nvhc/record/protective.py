@@ -60,7 +60,8 @@ def add_intent(state: Protective, new: Intent) -> Protective:
     """The same intent twice is one intent, answering for the keys and events of both."""
     for old in state.intents:
         if _same(old, new):
-            return update_intent(state, old._replace(keys=_union(old.keys, new.keys), idents=_union(old.idents, new.idents)))
+            both = old._replace(keys=_union(old.keys, new.keys), idents=settled_names.newest((*old.idents, *new.idents)))
+            return update_intent(state, both._replace(standing=old.standing and new.standing, events=old.events and new.events))
     return state._replace(intents=(*state.intents, new))
 
 
@@ -199,7 +200,7 @@ def _own_drain(v: Mapping[str, Any]) -> OwnDrain:
 
 def _intent(v: Mapping[str, Any]) -> Intent:
     named = (_text(v["kind"]), _text(v["reason"]), _int(v["since_ns"]), _texts(v["keys"]), _texts(v["idents"]), _int(v["tries"]))
-    return Intent(*named, standing=bool(v["standing"]))
+    return Intent(*named, standing=bool(v["standing"]), events=bool(v["events"]), policy=_text(v["policy"]))
 
 
 def _identity(v: Mapping[str, Any]) -> GpuIdentity:
