@@ -680,4 +680,9 @@ def test_a_streak_does_not_span_a_week_without_data():
     bad = with_link(gpu(0), 1, nvlink_state="down")
     rules = policy(DOWN, expect=Expect(links=2))
     one = run("health_check", snapshot(bad), rules)
-    assert run("health_check", later(snapshot(bad), 7 * 86400), rules, memory=one.memory).decision.verdict == "warn"
+    blank = with_link(gpu(0), 1, nvlink_state=NoData(BLANK))
+    for seconds, verdict in ((600, "fail"), (5 * 86400, "warn")):
+        blind = run("health_check", later(snapshot(blank), seconds), rules, memory=one.memory)
+        assert run("health_check", later(snapshot(bad), seconds + 300), rules, memory=blind.memory).decision.verdict == verdict
+    rare = run("prolog", later(snapshot(bad), 7200), rules, memory=one.memory, gpus=(0,))
+    assert rare.decision.verdict == "fail", "a node that is looked at only by jobs: the next look is the next in the row"

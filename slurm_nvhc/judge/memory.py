@@ -78,16 +78,19 @@ class Notes:
             return 0
         entry = streaks.get(name)
         fresh = {"n": 1, "last": self._now, "boot": self._boot, "run": self._run}
-        if not isinstance(entry, dict) or not _whole(entry) or entry["boot"] != self._boot or self._gap(entry["last"], spacing_s):
+        if not isinstance(entry, dict) or not _whole(entry) or entry["boot"] != self._boot:
             streaks[name] = fresh
         elif self._now - entry["last"] >= max(1, spacing_s * 1e9) and not (once_a_run and self._run and entry.get("run") == self._run):
             streaks[name] = {**fresh, "n": entry["n"] + 1}
         _touch(streaks, name)
         return int(streaks[name]["n"])
 
-    def _gap(self, last_ns: int, spacing_s: float) -> bool:
-        """Too long ago to be "in a row" with now: nothing was known in between."""
-        return self._now - last_ns > max(LONGEST_GAP_S, LONGEST_GAP_SPACINGS * spacing_s) * 1e9
+    def no_answer(self, name: str, spacing_s: float) -> None:
+        """A look that gave no data. Now and then it changes nothing; for long it ends the row."""
+        entry = self._m["streaks"].get(name)
+        longest_ns = max(LONGEST_GAP_S, LONGEST_GAP_SPACINGS * spacing_s) * 1e9
+        if isinstance(entry, dict) and _whole(entry) and self._now - entry["last"] > longest_ns:
+            del self._m["streaks"][name]
 
     # Occurrences
 

@@ -126,6 +126,8 @@ def _strongest(rule: Rule, place: str, uuid: str, subject: Subject, inp: Input, 
                 continue
             now = conditions.holds(level, subject)
             if now is None:
+                if level.consecutive > 1:
+                    notes.no_answer(memory.key(rule, level, place), level.spacing_s)
                 continue
             lasting, could_confirm = _persists(rule, level, place, subject, now, inp, notes)
             wants_look = wants_look or could_confirm
