@@ -122,7 +122,7 @@ def _of_rules(
     inp: Input, notes: memory.Notes, asking: list[Rule], rules: list[Rule], here: list[_Seen], everything: list[_Seen]
 ) -> list[Finding]:
     """At most one finding of a rule per entity and Xid number: the strongest."""
-    named = frozenset(code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.xid or ())
+    named = _named(rules)
     places: dict[str, list[_Seen]] = {}
     for s in here:
         places.setdefault(s.place, []).append(s)
@@ -138,6 +138,11 @@ def _of_rules(
                         told.add(code)
                         out.append(_finding(inp, rule, verdict, level, [s for s in matching if s.event.code == code]))
     return out
+
+
+def _named(rules: Iterable[Rule]) -> frozenset[int]:
+    """The Xids that some rule names; the rule for "other" concerns all the rest."""
+    return frozenset(code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.xid or ())
 
 
 def _concerns(level: Level, code: int, named: frozenset[int]) -> bool:
@@ -168,7 +173,7 @@ def _often_enough(inp: Input, notes: memory.Notes, rule: Rule, level: Level, pla
 
 def _keep_sticky(inp: Input, notes: memory.Notes, rules: list[Rule], seen: list[_Seen]) -> None:
     """Open what is new, close what was settled or what a reboot, driver load or GPU reset ended."""
-    named = frozenset(code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.xid or ())
+    named = _named(rules)
     sticky = [r for r in rules if r.sticky]
     for s in seen:
         asking = [r for r in sticky if any(_concerns(level, s.event.code, named) for level in (*r.warn, *r.fail))]
