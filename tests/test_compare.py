@@ -90,7 +90,7 @@ def test_new_gpu_is_unknown_and_a_missing_gpu_is_not_computed_with():
     one = snapshot(gpu(0), gpu(1))
     two = later(one, 60, gpu(0), gpu(2, nvlink_replay_total=500))
     got = change(one, two, "nvlink_replay_total", uuid(2))
-    assert (got.kind, got.why) == (ch.UNKNOWN, "the GPU was not seen before")
+    assert (got.kind, got.why) == (ch.UNKNOWN, "it was not seen before")
     assert not [c for c in compare(one, two) if c.entity == uuid(1)]
 
 

@@ -522,7 +522,7 @@ def test_the_stronger_finding_about_a_field_silences_the_weaker():
 def test_model_overlays_judge_by_their_own_numbers():
     raw = {
         "mode": "enforce", "narrow": {}, "expect": {}, "monitor": {}, "engine": {}, "slurm": {}, "drain": {}, "budgets": {},
-        "record": {}, "reread_wait_s": 2.0,
+        "record": {}, "reread_wait_s": 2.0, "false_alarms": {}, "learn": {}, "user_report": {},
         "rules": {"hot": {"finding": "SITE-RULE", "kind": "reading", "fields": ["gpu_temp"], "fail": [{"value_above": 80}]}},
     }  # fmt: skip
     from slurm_nvhc.policy.compiled import build

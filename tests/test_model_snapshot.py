@@ -32,6 +32,7 @@ SNAPSHOTS = st.builds(
     *(WORDS,) * 4, NUMBERS, NUMBERS, WORDS, st.one_of(st.none(), NUMBERS),
     st.one_of(st.none(), st.dictionaries(WORDS, GPUS, max_size=3)),
     st.one_of(st.none(), st.lists(st.builds(PciGpu, WORDS, st.booleans()), max_size=3).map(tuple)),
+    st.dictionaries(WORDS, READINGS, max_size=3),
     st.lists(EVENTS, max_size=3).map(tuple), st.booleans(), WORDS,
     st.lists(st.builds(Trouble, WORDS, WORDS, WORDS), max_size=3).map(tuple),
 )

@@ -20,6 +20,7 @@ from slurm_nvhc.sense.client import read_snapshot
 CLOCK = '{"part": "clock", "wall_ns": 5, "boot_ns": 6, "boot_id": "b"}\n'
 KERNEL = '{"part": "kernel_log", "known": true, "cursor": "b:9:5", "events": [], "reported": []}\n'
 PCI = '{"part": "pci", "gpus": [{"pci": "0000:3b:00.0", "responds": true}]}\n'
+HOST = '{"part": "host", "parts": {}}\n'
 ENGINE = '{"part": "engine", "version": "4.6.0", "driver": "575", "driver_loaded_ns": 1}\n'
 GPUS = json.dumps({"part": "gpus", "gpus": {"GPU-a": {
     "identity": {"uuid": "GPU-a", "pci": "0000:3b:00.0"}, "status": "ok", "readings": {"pcie_replay": 1}, "links": {}}}}) + "\n"
@@ -54,7 +55,7 @@ def test_a_whole_reply(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_timeout_keeps_what_arrived_and_names_what_was_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     for rc, problem in ((None, "timeout"), (-14, "")):
-        s = answer(monkeypatch, CLOCK + KERNEL + PCI + '{"part": "eng', rc, problem)
+        s = answer(monkeypatch, CLOCK + KERNEL + PCI + HOST + '{"part": "eng', rc, problem)
         assert codes(s) == ["MON-ENGINE-HUNG"]
         assert "engine part" in s.troubles[0].detail
         assert (s.gpus, s.wall_ns, s.events_known) == (None, 5, True)

@@ -118,7 +118,7 @@ def test_events_and_troubles_are_cleaned() -> None:
 
 
 KEYS = ["identity", "status", "readings", "links", "0", "uuid", "pci", "pcie_replay", "x"]
-PARTS = ["clock", "kernel_log", "pci", "engine", "gpus", "events", "trouble"]
+PARTS = ["clock", "kernel_log", "pci", "host", "engine", "gpus", "switches", "events", "trouble"]
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3)
@@ -128,7 +128,7 @@ JSON = st.recursive(
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.sampled_from(PARTS), st.sampled_from(["gpus", "events", "code"]), JSON)
+@given(st.sampled_from(PARTS), st.sampled_from(["gpus", "parts", "events", "code"]), JSON)
 def test_nothing_makes_it_raise(part: str, key: str, value: Any) -> None:
     decode(json.dumps({"part": part, "known": True, key: value}) + "\n", ASKED)
     reply = gpus({UUID: value})

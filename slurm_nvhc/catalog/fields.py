@@ -18,8 +18,15 @@ from __future__ import annotations
 import fnmatch
 from typing import Final, Mapping, NamedTuple, Optional
 
+# Scopes: what a reading belongs to. GPU and LINK are a GPU's own; the others are *parts* of the node
+# (Snapshot.parts): an NVSwitch, one of its ports, a port of an RDMA device, the node itself.
 GPU: Final = "gpu"
 LINK: Final = "link"
+SWITCH: Final = "switch"
+SWITCH_PORT: Final = "switch_port"
+RDMA: Final = "rdma"
+NODE: Final = "node"
+PART_SCOPES: Final = (SWITCH, SWITCH_PORT, RDMA, NODE)
 
 COUNTER: Final = "counter"
 GAUGE: Final = "gauge"

@@ -12,7 +12,7 @@ Rules that hold for every counter:
 
 from __future__ import annotations
 
-from typing import Collection, Final, Iterator, Optional
+from typing import Collection, Final, Iterator, Optional, Sequence
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import change as ch
@@ -40,10 +40,10 @@ def window_seconds(before: Snapshot, after: Snapshot) -> float:
 
 
 def compare(before: Snapshot, after: Snapshot, uuids: Optional[Collection[str]] = None) -> tuple[Change, ...]:
-    """Changes of all counters and states of the GPUs in ``uuids`` (None = all) that ``after`` holds.
+    """Changes of all counters and states of the node's parts and of the GPUs in ``uuids`` (None = all) that ``after`` holds.
 
-    A GPU that ``before`` does not know yields unknown changes ("not seen before");
-    a GPU that is gone yields none: its absence is judged, not computed with.
+    A GPU or part that ``before`` does not know yields unknown changes ("not seen before");
+    one that is gone yields none: its absence is judged, not computed with.
     """
     cleared = _cleared_for_all(before, after)
     seconds = window_seconds(before, after)
@@ -52,7 +52,11 @@ def compare(before: Snapshot, after: Snapshot, uuids: Optional[Collection[str]] 
         if uuids is not None and uuid not in uuids:
             continue
         old = (before.gpus or {}).get(uuid)
-        out.extend(_gpu_changes(uuid, old, gpu, cleared, seconds))
+        out.extend(_changes(list(_readings(old, uuid)) if old else None, list(_readings(gpu, uuid)), cleared, seconds))
+    for name, readings in after.parts.items():
+        known = before.parts.get(name)
+        olds = None if known is None else [(name, field, value) for field, value in known.items()]
+        out.extend(_changes(olds, [(name, field, value) for field, value in readings.items()], cleared, seconds))
     return tuple(out)
 
 
@@ -68,10 +72,11 @@ def _cleared_for_all(before: Snapshot, after: Snapshot) -> str:
     return ""
 
 
-def _readings(gpu: Optional[GpuState], uuid: str) -> Iterator[tuple[str, str, Reading]]:
-    """(entity, field, reading) of a GPU and its links."""
-    if gpu is None:
-        return
+_Row = tuple[str, str, Reading]  # entity, field, reading
+
+
+def _readings(gpu: GpuState, uuid: str) -> Iterator[_Row]:
+    """What a GPU and its links say."""
     for field, value in gpu.readings.items():
         yield uuid, field, value
     for link_number, readings in gpu.links.items():
@@ -79,16 +84,17 @@ def _readings(gpu: Optional[GpuState], uuid: str) -> Iterator[tuple[str, str, Re
             yield entity.link(uuid, link_number), field, value
 
 
-def _gpu_changes(uuid: str, old: Optional[GpuState], new: GpuState, cleared: str, seconds: float) -> Iterator[Change]:
-    olds = {(name, field): value for name, field, value in _readings(old, uuid)}
-    went_back = any(_went_back(field, olds.get((name, field)), value) for name, field, value in _readings(new, uuid))
-    for name, field, value in _readings(new, uuid):
+def _changes(before: Optional[Sequence[_Row]], after: Sequence[_Row], cleared: str, seconds: float) -> Iterator[Change]:
+    """Of one thing that is reset as a whole: a GPU with its links, or a part."""
+    olds = {(name, field): value for name, field, value in before or ()}
+    went_back = any(_went_back(field, olds.get((name, field)), value) for name, field, value in after)
+    for name, field, value in after:
         facts = cat.BY_NAME.get(field)
         if facts is None:
             continue
         previous = olds.get((name, field))
         if facts.kind == cat.COUNTER:
-            yield _counter(name, facts, previous, value, cleared, went_back, seconds, seen_before=old is not None)
+            yield _counter(name, facts, previous, value, cleared, went_back, seconds, seen_before=before is not None)
         elif previous is not None and previous != value:
             yield Change(name, field, previous, value, ch.EXACT, None, seconds)
 
@@ -119,7 +125,7 @@ def _counter(
     if new is None or new < 0:
         return result(ch.UNKNOWN, None, f"{_no_data(after)} at the end")
     if old is None or old < 0:
-        return result(ch.UNKNOWN, None, f"{_no_data(before)} at the start" if seen_before else "the GPU was not seen before")
+        return result(ch.UNKNOWN, None, f"{_no_data(before)} at the start" if seen_before else "it was not seen before")
     if cleared and cleared in facts.cleared_by:
         return result(ch.AT_LEAST, float(new), _CLEARING_WORDS[cleared])
     if new < old:

@@ -16,7 +16,7 @@ from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.reading import NoData, Reading, number
 from slurm_nvhc.policy.compiled import Level
 
-_WINDOWED: Final = ("increase_above", "increase_at_least", "rate_above", "rate_at_least", "share_above", "over_limit")
+_WINDOWED: Final = ("increase_above", "increase_at_least", "rate_above", "rate_at_least", "share_above", "over_limit", "poisson")
 
 
 class Subject(NamedTuple):

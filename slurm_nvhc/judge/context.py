@@ -6,10 +6,12 @@ from typing import Any, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Decision, Finding
-from slurm_nvhc.model.history import Health
+from slurm_nvhc.model.history import Health, History
 from slurm_nvhc.model.job import GpuMapping, Job
 from slurm_nvhc.model.protective import Exclusion
+from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import GpuIdentity, GpuState, Snapshot, Trouble
+from slurm_nvhc.model.suspect import Suspect, Touched
 from slurm_nvhc.policy.compiled import Policy
 
 PROLOG: Final = "prolog"
@@ -47,6 +49,10 @@ class Input(NamedTuple):
     events_are_new: the kernel's events were read from where the window began in its log.
     health: what DCGM's own health check says; None when it was not asked.
     run_id: the same for all looks of one hook run; trouble is counted once per run.
+    since_look: what changed since the last look of any hook at this node, all GPUs and parts: each increment comes
+                here exactly once, whichever hook sees it first. None when there was no earlier look.
+    history: the engine's samples of the window, None when it was not asked.
+    learned: what is normal here: entity -> field -> reading (see Learn); a GPU's under its UUID.
     """
 
     hook: str
@@ -66,6 +72,9 @@ class Input(NamedTuple):
     events_are_new: bool = False
     run_id: str = ""
     health: Optional[Health] = None
+    since_look: Optional[tuple[Change, ...]] = None
+    history: Optional[History] = None
+    learned: Mapping[str, Mapping[str, Reading]] = {}
 
     @property
     def now_ns(self) -> int:
@@ -87,10 +96,15 @@ class Input(NamedTuple):
 
 
 class Judgement(NamedTuple):
-    """second_look: a fault would be confirmed by another reading a moment later."""
+    """second_look: a fault would be confirmed by another reading a moment later.
+
+    suspects: the parts that the findings point to, worst first. touched: epilogs only.
+    """
 
     findings: tuple[Finding, ...]
     decision: Decision
     memory: Memory
     second_look: bool
     gpu_verdicts: Mapping[str, str]
+    suspects: tuple[Suspect, ...] = ()
+    touched: Optional[Touched] = None

@@ -54,7 +54,7 @@ def judge_readings(inp: Input, notes: memory.Notes) -> Outcome:
             notes.count_job(uuid, inp.window.key)
         _remember_links(uuid, gpu, notes)
         for rule in policy.rules.values():
-            if rule.kind != "reading" or rule.mode == fd.OFF:
+            if rule.kind != "reading" or rule.mode == fd.OFF or _of_parts(rule):
                 continue
             for field, place in _places(rule, uuid, gpu, findings):
                 subject = _subject(field, place, uuid, gpu, changes, policy, notes)._replace(xids=xids.get(uuid, frozenset()))
@@ -63,8 +63,37 @@ def judge_readings(inp: Input, notes: memory.Notes) -> Outcome:
                 if _lacks(rule, subject, inp, uuid):
                     missing.append((uuid, field, _why_missing(subject)))
                 if hit is not None:
-                    findings.append(_finding(rule, hit, place, gpu, subject, inp))
-    return Outcome(_dominant(findings), tuple(missing), second_look)
+                    findings.append(_finding(rule, hit, place, gpu.identity, subject, inp))
+    parts, wants_look = _judge_parts(inp, notes, changes)
+    return Outcome(_dominant([*findings, *parts]), tuple(missing), second_look or wants_look)
+
+
+def _judge_parts(inp: Input, notes: memory.Notes, changes: Mapping[tuple[str, str], Change]) -> tuple[list[Finding], bool]:
+    """What the node has beside its GPUs: switches, their ports, RDMA ports, the node itself.
+
+    A part that lacks a reading is no "no data": most nodes have no switch that the host sees. They are the
+    node's, whoever has a job on it: every hook judges them, and nothing of it is held against a job.
+    """
+    findings: list[Finding] = []
+    second_look = False
+    if inp.window.kind == "job":
+        notes.count_job("", inp.window.key)  # "of the last jobs" of a part are the node's jobs
+    rules = [r for r in inp.policy.rules.values() if r.kind == "reading" and r.mode != fd.OFF and _of_parts(r)]
+    for place, readings in inp.snapshot.parts.items():
+        for rule in rules:
+            for field in rule.fields:
+                if cat.BY_NAME[field].scope != entity.scope(place):
+                    continue
+                subject = Subject(field, readings.get(field), changes.get((place, field)), readings)
+                hit, wants_look = _strongest(rule, place, "", subject, inp, notes)
+                second_look = second_look or wants_look
+                if hit is not None:
+                    findings.append(_finding(rule, hit, place, None, subject, inp))
+    return findings, second_look
+
+
+def _of_parts(rule: Rule) -> bool:
+    return cat.BY_NAME[rule.fields[0]].scope in cat.PART_SCOPES
 
 
 def _remember_links(uuid: str, gpu: GpuState, notes: memory.Notes) -> None:
@@ -142,7 +171,7 @@ def _asked(level: Level, inp: Input, uuid: str) -> bool:
         return True
     if level.of_last is not None and inp.hook != EPILOG:
         return False
-    return inp.window.kind != "none" and inp.in_scope(uuid)
+    return inp.window.kind != "none" and (not uuid or inp.in_scope(uuid))
 
 
 def _persists(rule: Rule, level: Level, place: str, subject: Subject, now: bool, inp: Input, notes: memory.Notes) -> tuple[bool, bool]:
@@ -221,7 +250,7 @@ def _why_missing(subject: Subject) -> str:
     return subject.change.why if subject.change is not None else "no reading"
 
 
-def _finding(rule: Rule, hit: _Hit, place: str, gpu: GpuState, subject: Subject, inp: Input) -> Finding:
+def _finding(rule: Rule, hit: _Hit, place: str, identity: Optional[GpuIdentity], subject: Subject, inp: Input) -> Finding:
     uses_window = conditions.windowed(hit.level)
     change = subject.change if uses_window else None
     evidence = fd.Evidence(
@@ -240,7 +269,7 @@ def _finding(rule: Rule, hit: _Hit, place: str, gpu: GpuState, subject: Subject,
         source=rule.source,
         limit=number(subject.readings.get(hit.level.below_field or hit.level.above_field or "")),
     )
-    return make_finding(inp, rule, place, hit.verdict, evidence, gpu.identity, absolute=not uses_window)
+    return make_finding(inp, rule, place, hit.verdict, evidence, identity, absolute=not uses_window)
 
 
 def _dominant(findings: list[Finding]) -> tuple[Finding, ...]:

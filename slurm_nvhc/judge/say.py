@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Final, Mapping, Optional
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import figures
@@ -14,6 +14,8 @@ from slurm_nvhc.model.finding import Evidence, Finding
 from slurm_nvhc.model.snapshot import GpuIdentity
 from slurm_nvhc.model.times import duration
 from slurm_nvhc.policy.compiled import Rule
+
+_KLASS: Final = {"link": "link", "switch": "switch", "switch_port": "switch", "rdma": "node", "node": "node"}  # by the entity's scope
 
 
 def effective_mode(inp: Input, rule: Rule) -> str:
@@ -34,9 +36,8 @@ def make_finding(
     message: str = "",
 ) -> Finding:
     """A finding of a rule. ``place`` is the entity; ``absolute``: it counts whichever job's hook sees it."""
-    _, number_ = entity.split_link(place)
     uuid = identity.uuid if identity is not None else entity.gpu_of(place)
-    klass = "link" if number_ is not None else ("node" if place == entity.NODE else "gpu")
+    klass = _KLASS.get(entity.scope(place), "gpu")
     return Finding(
         code=rule.finding,
         entity=place,

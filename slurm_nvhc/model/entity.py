@@ -4,6 +4,8 @@
 ``GPU-…/link11``  one NVLink, by its GPU's UUID and the link number on that GPU
 ``pci:0000:5e:00.0``  a GPU of which only the PCI address is known
 ``switch:0000:…`` an NVSwitch, by PCI address
+``switch:0000:…/port5``  one port of an NVSwitch
+``rdma:mlx5_0/port1``  one port of an RDMA device, by the kernel's name of the device
 ``node``          the node as a whole
 ``monitor:part``  our own means (engine, reader, slurm, policy, ledger)
 """
@@ -27,6 +29,28 @@ def split_link(entity: str) -> tuple[str, int | None]:
     if sep and tail.isascii() and tail.isdigit():
         return head, int(tail)
     return entity, None
+
+
+def switch(address: str) -> str:
+    return f"switch:{address}"
+
+
+def switch_port(address: str, number: int) -> str:
+    return f"switch:{address}/port{number}"
+
+
+def rdma(device: str, port: int) -> str:
+    return f"rdma:{device}/port{port}"
+
+
+def scope(entity: str) -> str:
+    """What kind of thing an entity is: gpu, link, switch, switch_port, rdma, node or monitor. The words are the catalogue's scopes."""
+    head, link_number = split_link(entity)
+    if entity.startswith("switch:"):
+        return "switch_port" if "/port" in entity else "switch"
+    if head.startswith(("GPU-", "pci:")):
+        return "gpu" if link_number is None else "link"
+    return entity.partition(":")[0]
 
 
 def gpu_of(entity: str) -> str:

@@ -40,7 +40,9 @@ class Evidence(NamedTuple):
 
     amount/rate are lower bounds when ``bound`` is "at_least". ``rate`` is per second.
     window is text for people ("job 8812, 41m"), threshold is the rule's condition as text.
-    limit is the other reading that a condition compared with (the widest PCIe link, a slowdown limit).
+    limit is the other reading that a condition compared with (the widest PCIe link, a slowdown limit, what was learned).
+    expected, chance: statistical rules: the growth that is normal, and how likely chance alone gives this much.
+    moments: when within the window it grew: (from ns, to ns, amount), oldest first; () when that is not known.
     """
 
     field: str = ""
@@ -57,6 +59,9 @@ class Evidence(NamedTuple):
     at_ns: Optional[int] = None
     source: str = ""
     limit: Any = None
+    expected: Optional[float] = None
+    chance: Optional[float] = None
+    moments: tuple[tuple[int, int, float], ...] = ()
 
 
 class Finding(NamedTuple):
@@ -114,6 +119,7 @@ def to_json(finding: Finding) -> dict[str, Any]:
 
 def from_json(value: Mapping[str, Any]) -> Finding:
     fields = dict(value)
-    fields["evidence"] = Evidence(**fields["evidence"])
+    evidence = Evidence(**fields["evidence"])
+    fields["evidence"] = evidence._replace(moments=tuple((int(a), int(b), float(n)) for a, b, n in evidence.moments))
     fields["idents"] = tuple(fields.get("idents", ()))
     return Finding(**fields)

@@ -82,7 +82,11 @@ class Trouble(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """``gpus`` is None when no GPU listing was obtained: that is *unknown*, not "no GPUs"."""
+    """``gpus`` is None when no GPU listing was obtained: that is *unknown*, not "no GPUs".
+
+    parts: what the node has beside its GPUs: entity (switch:…, switch:…/port5, rdma:…/port1, node) -> readings.
+           A part that is absent was not seen; who expects it must say so.
+    """
 
     node: str
     source: str  # backend name: "sim" or "dcgm"
@@ -94,6 +98,7 @@ class Snapshot(NamedTuple):
     driver_loaded_ns: Optional[int] = None  # wall time of the last driver load, when known
     gpus: Optional[Mapping[str, GpuState]] = None
     pci_gpus: Optional[tuple[PciGpu, ...]] = None
+    parts: Mapping[str, Mapping[str, Reading]] = {}
     events: tuple[Event, ...] = ()
     events_known: bool = False  # False: the kernel log could not be read
     kernel_cursor: str = ""  # where the next read of the kernel log continues
@@ -119,6 +124,7 @@ def to_json(snapshot: Snapshot) -> dict[str, Any]:
         out["gpus"] = {uuid: _gpu_to_json(gpu) for uuid, gpu in snapshot.gpus.items()}
     if snapshot.pci_gpus is not None:
         out["pci_gpus"] = [p._asdict() for p in snapshot.pci_gpus]
+    out["parts"] = {name: {k: rd.to_json(v) for k, v in readings.items()} for name, readings in snapshot.parts.items()}
     out["events"] = [e._asdict() for e in snapshot.events]
     out["troubles"] = [t._asdict() for t in snapshot.troubles]
     return out
@@ -142,6 +148,7 @@ def from_json(value: Any, thing: str = "snapshot") -> Snapshot:
             fields["gpus"] = {_text(u): gpu_from_json(g) for u, g in value["gpus"].items()}
         if fields.get("pci_gpus") is not None:
             fields["pci_gpus"] = tuple(_typed(PciGpu, p) for p in value["pci_gpus"])
+        fields["parts"] = {_text(name): _readings(readings) for name, readings in value.get("parts", {}).items()}
         fields["events"] = tuple(_typed(Event, e) for e in value.get("events", ()))
         fields["troubles"] = tuple(_typed(Trouble, t) for t in value.get("troubles", ()))
         return _typed(Snapshot, fields)

@@ -12,6 +12,36 @@ from typing import Any, Final, Mapping, NamedTuple, Optional
 SCHEMA: Final = 1
 
 
+class Poisson(NamedTuple):
+    """What growth is normal for a counter: errors per second, or, where the traffic of the window is known, per bit moved.
+
+    own_per_s: the counter's own past may raise its normal up to this rate; None: what is normal is the same for all.
+    """
+
+    per_s: float
+    ber: Optional[float] = None
+    own_per_s: Optional[float] = None
+
+
+class Cusum(NamedTuple):
+    """Rates per second between which evidence is gathered: normal, and the one that must not be missed."""
+
+    normal_per_s: float
+    faulty_per_s: float
+
+
+class Peers(NamedTuple):
+    """How a GPU must stand out among the GPUs of its job: "above" or "below" their median by ``amount``.
+
+    amount: in the field's unit, or a fraction of the median where ``relative``; and by ``mad`` median absolute deviations.
+    """
+
+    side: str
+    amount: float
+    relative: bool = False
+    mad: float = 3.0
+
+
 class Level(NamedTuple):
     """Conditions that must all hold for a rule to warn or fail. None means "not asked".
 
@@ -22,8 +52,15 @@ class Level(NamedTuple):
     value_above/value_below/value_at_least/value_at_most/value_is/value_is_not: the reading itself
     bits_any:      any of these bits is set in the reading
     below_field/above_field: reading compared with another field of the same GPU, after adding ``offset`` to that
+    poisson:       growth over the window that chance gives less often than FalseAlarms.alpha allows, see Poisson
+    cusum:         growth gathered over all looks since evidence began crosses the limit that FalseAlarms.alpha sets, see Cusum
+    peers:         stands out among its job's GPUs, see Peers: gauges by their median over the job, counters by their growth in it
+    below_learned: the reading is lower than the one that was learned or accepted for this entity; nothing learned: no data
+    not_as_learned: the reading is another than the one that was learned or accepted; nothing learned: no data
     went_down:     link state only: not up, and it was up before or is expected up
     xid:           numbers; "other" in ``xid_other`` = any number that no enabled rule names
+    sxid:          numbers of NVSwitch events; () = any
+    fatal:         event rules: only events whose line says fatal (True), or does not (False)
     lost:          presence rule: an expected GPU does not answer
     consecutive/spacing_s: seen this often in a row, looks at least spacing_s apart; 0: at least Policy.reread_wait_s
     settle_s:      not before this long after boot or driver load; what is seen before is not counted for consecutive.
@@ -56,9 +93,16 @@ class Level(NamedTuple):
     below_field: Optional[str] = None
     above_field: Optional[str] = None
     offset: float = 0.0
+    poisson: Optional[Poisson] = None
+    cusum: Optional[Cusum] = None
+    peers: Optional[Peers] = None
+    below_learned: bool = False
+    not_as_learned: bool = False
     went_down: bool = False
     xid: Optional[tuple[int, ...]] = None
     xid_other: bool = False
+    sxid: Optional[tuple[int, ...]] = None
+    fatal: Optional[bool] = None
     lost: bool = False
     consecutive: int = 1
     spacing_s: float = 0.0
@@ -98,6 +142,37 @@ class Rule(NamedTuple):
     source: str = ""
     why: str = ""
     text: tuple[str, str] = ("", "")
+
+
+class FalseAlarms(NamedTuple):
+    """One budget for all statistical tests of the fleet together: ``per_day`` false alarms in ``nodes`` nodes.
+
+    tests: how many such tests one node makes in a day. 144 links, three statistical rules and 24 looks
+           that count are 10,000; our judgement.
+    """
+
+    per_day: float = 0.1
+    nodes: float = 10_000.0
+    tests: float = 10_000.0
+
+    @property
+    def alpha(self) -> float:
+        """How likely a single test may alarm on a healthy counter."""
+        return self.per_day / (self.nodes * self.tests)
+
+
+class Learn(NamedTuple):
+    """What a healthy node looks like is learned once and then held against it. settle_s: not before this long after boot."""
+
+    enabled: bool = True
+    settle_s: float = 600.0
+
+
+class UserReport(NamedTuple):
+    """A file per job that its user can read: did a fault touch the job? dir: '' = none is written."""
+
+    dir: str = ""
+    keep_days: float = 7.0
 
 
 class Narrow(NamedTuple):
@@ -198,6 +273,9 @@ class Policy(NamedTuple):
     budgets: Budgets
     record: Record
     reread_wait_s: float
+    false_alarms: FalseAlarms = FalseAlarms()
+    learn: Learn = Learn()
+    user_report: UserReport = UserReport()
     by_model: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     raw: Mapping[str, Any] = {}
     later: tuple[Mapping[str, Any], ...] = ()
@@ -239,6 +317,9 @@ def _any_matches(patterns: str, name: str) -> bool:
 
 def _level(raw: Mapping[str, Any]) -> Level:
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
+    for key, kind in (("poisson", Poisson), ("cusum", Cusum), ("peers", Peers)):
+        if key in values:
+            values[key] = kind(**values[key])
     if "unless" in values:
         values["unless"] = tuple((str(field), tuple(known)) for field, known in values["unless"])
     return Level(**values)
@@ -269,6 +350,9 @@ def build(raw: Mapping[str, Any], policy_hash: str) -> Policy:
         budgets=Budgets(**raw["budgets"]),
         record=Record(**raw["record"]),
         reread_wait_s=raw["reread_wait_s"],
+        false_alarms=FalseAlarms(**raw["false_alarms"]),
+        learn=Learn(**raw["learn"]),
+        user_report=UserReport(**raw["user_report"]),
     )
 
 

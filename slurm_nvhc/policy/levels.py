@@ -13,11 +13,13 @@ from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.policy import references as ref
 from slurm_nvhc.policy.references import Refused
 
-GROWTH: Final = ("increase_above", "increase_at_least", "rate_above", "rate_at_least", "share_above", "over_limit")
+GROWTH: Final = ("increase_above", "increase_at_least", "rate_above", "rate_at_least", "share_above", "over_limit", "poisson", "cusum")
 VALUES: Final = ("value_above", "value_below", "value_at_least", "value_at_most")
-OTHERS: Final = ("value_is", "value_is_not", "bits_any", "below_field", "above_field", "went_down")
+OTHERS: Final = (
+    "value_is", "value_is_not", "bits_any", "below_field", "above_field", "went_down", "peers", "below_learned", "not_as_learned",
+)  # fmt: skip
 READING: Final = (*GROWTH, *VALUES, *OTHERS)
-CONDITIONS: Final = (*READING, "xid", "lost")
+CONDITIONS: Final = (*READING, "xid", "sxid", "lost")
 
 _CONVERT: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "rate_above": ("rate_above", ref.rate),
@@ -28,8 +30,12 @@ _CONVERT: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "settle": ("settle_s", ref.duration),
     "within": ("within_s", ref.duration),
     "min_window": ("min_window_s", ref.duration),
+    "poisson": ("poisson", lambda raw: _poisson(raw)),
+    "cusum": ("cusum", lambda raw: _cusum(raw)),
+    "peers": ("peers", lambda raw: _peers(raw)),
 }
 MAX_XID: Final = 9999
+MAX_SXID: Final = 99_999
 MAX_COUNT: Final = 64  # judge/ remembers this many occurrences of one condition
 
 
@@ -72,6 +78,8 @@ def _one(key: str, value: Any, fields: Sequence[cat.Field]) -> tuple[str, Any]:
         return key, _comparable(ref.field(value), fields)
     if key == "xid":
         return "", {"xid_other": True} if value == "other" else {"xid": _xids(value)}
+    if key == "sxid":
+        return key, [] if value == "any" else _xids(value, MAX_SXID)
     if key == "unless":
         return "", _unless(value)
     return key, value
@@ -85,20 +93,54 @@ def _plain_values(fields: Sequence[cat.Field], given: list[Any]) -> list[Any]:
 
 def _comparable(other: cat.Field, fields: Sequence[cat.Field]) -> str:
     for field in fields:
-        if other.scope != cat.GPU:
-            raise Refused(f"{other.name} belongs to a link", "compare with a field of the GPU")
+        if other.scope != field.scope:
+            both = f"{other.name} belongs to a {other.scope}, {field.name} to a {field.scope}"
+            raise Refused(both, "compare with a field of the same thing")
         if other.unit != field.unit or other.name == field.name:
             raise Refused(f"{field.name} can not be compared with {other.name}", "both must have one unit and be two fields")
     return other.name
 
 
-def _xids(value: Any) -> list[int]:
+def _poisson(raw: Mapping[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {"per_s": ref.rate(raw["rate"])}
+    if out["per_s"] <= 0:
+        raise Refused("a normal rate of 0 makes every error an alarm", "use increase_at_least, or a small rate such as 0.001/h")
+    if "own" in raw:
+        out["own_per_s"] = ref.rate(raw["own"])
+        if out["own_per_s"] < out["per_s"]:
+            raise Refused("own is below rate", "own is the most that the counter's past may raise it to")
+    if "ber" in raw:
+        out["ber"] = float(raw["ber"])
+        if not 0 < out["ber"] < 1:
+            raise Refused(f"{raw['ber']:g} is no bit error ratio", "e.g. ber: 1e-15")
+    return out
+
+
+def _cusum(raw: Mapping[str, Any]) -> dict[str, Any]:
+    out = {"normal_per_s": ref.rate(raw["normal"]), "faulty_per_s": ref.rate(raw["faulty"])}
+    if not 0 < out["normal_per_s"] < out["faulty_per_s"]:
+        raise Refused("normal must be above 0 and below faulty", "e.g. cusum: {normal: 0.001/h, faulty: 0.5/h}")
+    return out
+
+
+def _peers(raw: Mapping[str, Any]) -> dict[str, Any]:
+    sides = [side for side in ("above", "below") if side in raw]
+    if len(sides) != 1:
+        raise Refused("peers needs above or below, and not both", "e.g. peers: {below: 15%}")
+    size, relative = ref.amount(raw[sides[0]])
+    mad = float(raw.get("mad", 3))
+    if size <= 0 or mad < 0:
+        raise Refused("peers takes amounts above 0")
+    return {"side": sides[0], "amount": size, "relative": relative, "mad": mad}
+
+
+def _xids(value: Any, most: int = MAX_XID) -> list[int]:
     numbers = value if isinstance(value, list) else [value]
     if not numbers:
         raise Refused("names no Xid")
     for number in numbers:
-        if not 0 < number <= MAX_XID:
-            raise Refused(f"{number} is not an Xid number")
+        if not 0 < number <= most:
+            raise Refused(f"{number} is not an {'Xid' if most == MAX_XID else 'SXid'} number")
     return list(dict.fromkeys(numbers))
 
 
@@ -124,7 +166,7 @@ def _unless(raw: Mapping[str, Any]) -> dict[str, Any]:
 def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
     """Does the condition make sense for what the rule looks at?"""
     wrong: Optional[tuple[str, str]] = None
-    if (key == "xid" and kind != "event") or (key == "lost" and kind != "presence"):
+    if (key in ("xid", "sxid", "fatal") and kind != "event") or (key == "lost" and kind != "presence"):
         wrong = (f"{key} can not stand in a rule that reads fields", "make it a rule of its own, without field")
     elif key in READING and kind != "reading":
         wrong = (f"{key} needs a field", "give the rule a field, or ask for the other thing in a rule of its own")
@@ -144,6 +186,10 @@ def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
 
 
 def _misfit(key: str, field: cat.Field) -> Optional[tuple[str, str]]:
+    if key == "peers" and (field.scope != cat.GPU or field.kind not in (cat.COUNTER, cat.GAUGE)):
+        return f"peers compares numbers of GPUs, not {field.name}", ""
+    if key == "below_learned" and field.kind not in (cat.GAUGE, cat.FLAG):
+        return f"below_learned needs a gauge, {field.name} is a {field.kind}", "use not_as_learned"
     if key in GROWTH and field.kind != cat.COUNTER:
         return f"{key} needs a counter, {field.name} is a {field.kind}", "use value_above, value_is or the like"
     if key == "share_above" and field.unit != "ns":
@@ -156,8 +202,8 @@ def _misfit(key: str, field: cat.Field) -> Optional[tuple[str, str]]:
         return f"went_down is for nvlink_state only, not {field.name}", ""
     if key in VALUES and field.name == "nvlink_state":
         return f"{key} needs a number, nvlink_state is a word", "use value_is or went_down"
-    if key in ("below_field", "above_field") and field.scope != cat.GPU:
-        return f"{key} is for readings of the GPU, {field.name} belongs to a link", ""
+    if key in ("below_field", "above_field") and field.scope == cat.LINK:
+        return f"{key} is not for readings of links such as {field.name}", ""
     return None
 
 
@@ -190,6 +236,7 @@ def _together(raw: Mapping[str, Any], out: Mapping[str, Any], kind: str) -> None
         ("of_last", ("hits",), "hits"),
         ("within", ("hits", "users"), "hits or users"),
         ("users", ("within",), "within"),
+        ("fatal", ("xid", "sxid"), "xid or sxid"),
         ("min_window", GROWTH, "a condition on growth, such as rate_at_least"),
     )
     for key, others, said in needs:
@@ -202,6 +249,10 @@ def _together(raw: Mapping[str, Any], out: Mapping[str, Any], kind: str) -> None
         raise LevelProblem("within", "of_last and within exclude one another", "count jobs or count time")
     if "of_last" in raw and hits > raw["of_last"]:
         raise LevelProblem("hits", f"{hits} hits can not be in the last {raw['of_last']} jobs")
+    if "cusum" in raw and any(key in raw for key in (*(g for g in GROWTH if g != "cusum"), "hits", "consecutive", "of_last", "min_window")):
+        raise LevelProblem("cusum", "cusum stands alone: it has a memory of its own", "make the other conditions another level")
+    if "xid" in raw and "sxid" in raw:
+        raise LevelProblem("sxid", "xid and sxid are two things", "make them two levels in a list")
     if raw.get("consecutive", 1) > 1 and any(key in raw for key in ("of_last", "within")):
         raise LevelProblem("consecutive", "consecutive and hits exclude one another", "make them two levels")
     if "users" in raw and kind != "event":

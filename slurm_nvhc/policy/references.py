@@ -109,6 +109,13 @@ def share(value: Union[str, int, float]) -> float:
     raise Refused(f"{value!r} is not a share", "write it in per cent, e.g. 1%")
 
 
+def amount(value: Union[str, int, float]) -> tuple[float, bool]:
+    """(10, False) for 10, (0.15, True) for '15%'."""
+    if isinstance(value, str):
+        return share(value), True
+    return float(value), False
+
+
 def duration(value: Union[str, int, float]) -> float:
     """Seconds."""
     try:

@@ -61,6 +61,10 @@ def _fields(rule: Mapping[str, Any], complain: Complain) -> list[cat.Field]:
         if field in out:
             raise complain(("field", i), f"{field.name} is given twice", "")
         out.append(field)
+    scopes = {f.scope for f in out if f.scope in cat.PART_SCOPES}
+    if scopes and (len(scopes) > 1 or any(f.scope not in scopes for f in out)):
+        hint = f"{out[0].name} belongs to a {out[0].scope}: make them two rules"
+        raise complain(("field",), "its fields belong to different things", hint)
     if "field" in rule and not out:
         raise complain(("field",), "names no field", "leave it out for a rule over Xids or lost GPUs")
     return out
@@ -70,7 +74,7 @@ def _kind(rule: Mapping[str, Any], fields: Sequence[cat.Field]) -> str:
     if fields:
         return "reading"
     asked = {key for verdict in ("warn", "fail") for level in rule.get(verdict, []) for key in level}
-    if "xid" in asked:
+    if asked & {"xid", "sxid"}:
         return "event"
     return "presence" if "lost" in asked else "reading"
 

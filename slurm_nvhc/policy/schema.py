@@ -25,6 +25,31 @@ def _doc(text: str) -> Meta:
     return Meta(description=text)
 
 
+class Poisson(Section):
+    """What growth of a counter is normal."""
+
+    rate: Annotated[Union[str, int, float], _doc("errors per time of a healthy counter: 0.001/h")]
+    ber: Annotated[Union[Number, UnsetType], _doc("where the traffic is known: errors per bit of a healthy link, e.g. 1e-15")] = UNSET
+    own: Annotated[
+        Union[str, int, float, UnsetType], _doc("the counter's own past may raise what is normal, up to this rate: 100/s")
+    ] = UNSET
+
+
+class Cusum(Section):
+    """Between which rates evidence is gathered over jobs."""
+
+    normal: Annotated[Union[str, int, float], _doc("errors per time of a healthy counter: 0.001/h")]
+    faulty: Annotated[Union[str, int, float], _doc("the rate that must not be missed: 0.5/h")]
+
+
+class Peers(Section):
+    """How far a GPU must stand out among the GPUs of its job."""
+
+    above: Annotated[Union[str, int, float, UnsetType], _doc("above their median by this much: 10 (the field's unit) or 15%")] = UNSET
+    below: Annotated[Union[str, int, float, UnsetType], _doc("below their median by this much: 10 or 15%")] = UNSET
+    mad: Annotated[Union[Number, UnsetType], _doc("and by this many median absolute deviations (3)")] = UNSET
+
+
 class Level(Section):
     """Conditions that must all hold. Several levels in a list are alternatives."""
 
@@ -48,6 +73,17 @@ class Level(Section):
     above_field: Annotated[Union[FieldName, UnsetType], _doc("above another reading of the same GPU, plus offset")] = UNSET
     offset: Annotated[Union[Number, UnsetType], _doc("with below_field, above_field: added to the other reading (0)")] = UNSET
     went_down: Annotated[Union[Literal[True], UnsetType], _doc("nvlink_state: not up, and was up before or is expected up")] = UNSET
+    poisson: Annotated[
+        Union[Poisson, UnsetType], _doc("counters: growth that a healthy counter shows less often than false_alarms allows")
+    ] = UNSET
+    cusum: Annotated[
+        Union[Cusum, UnsetType], _doc("counters: evidence gathered over all jobs and health checks; false_alarms sets the limit")
+    ] = UNSET
+    peers: Annotated[Union[Peers, UnsetType], _doc("stands out among the GPUs of its job, over the job")] = UNSET
+    below_learned: Annotated[Union[Literal[True], UnsetType], _doc("lower than what was learned on this node")] = UNSET
+    not_as_learned: Annotated[Union[Literal[True], UnsetType], _doc("other than what was learned on this node")] = UNSET
+    sxid: Annotated[Union[int, Literal["any"], list[int], UnsetType], _doc("SXid numbers of NVSwitches; any: all of them")] = UNSET
+    fatal: Annotated[Union[bool, UnsetType], _doc("Xids and SXids: only those whose line says fatal (true) or does not (false)")] = UNSET
     xid: Annotated[Union[int, Literal["other"], list[int], UnsetType], _doc("Xid numbers; other: those that no enabled rule names")] = UNSET
     lost: Annotated[Union[Literal[True], UnsetType], _doc("a GPU that should be here does not answer")] = UNSET
     consecutive: Annotated[Union[int, UnsetType], _doc("this many observations in a row (1)")] = UNSET
@@ -171,6 +207,28 @@ class Record(Section):
     keep: Annotated[Union[Duration, UnsetType], _doc("runs and snapshots are kept this long (30d)")] = UNSET
 
 
+class FalseAlarms(Section):
+    """One budget for all statistical tests of the fleet."""
+
+    per_day: Annotated[Union[Number, UnsetType], _doc("false alarms per day in the whole fleet (0.1)")] = UNSET
+    nodes: Annotated[Union[Number, UnsetType], _doc("nodes of the fleet (10000)")] = UNSET
+    tests: Annotated[Union[Number, UnsetType], _doc("statistical tests of one node in a day (10000)")] = UNSET
+
+
+class Learn(Section):
+    """What is learned of a healthy node and then held against it: `nvhc baseline`."""
+
+    enabled: Annotated[Union[bool, UnsetType], _doc("(true)")] = UNSET
+    settle: Annotated[Union[Duration, UnsetType], _doc("not before this long after boot or driver load (10m)")] = UNSET
+
+
+class UserReport(Section):
+    """A file per job, readable by its user: clean, suspect or hit."""
+
+    dir: Annotated[Union[str, UnsetType], _doc("folder for these files; empty: none are written")] = UNSET
+    keep: Annotated[Union[Duration, UnsetType], _doc("they are deleted after this long (7d)")] = UNSET
+
+
 class Overlay(Section):
     """The sections that may differ per model, partition or node."""
 
@@ -184,6 +242,9 @@ class Overlay(Section):
     drain: Union[Drain, UnsetType] = UNSET
     budgets: Union[Budgets, UnsetType] = UNSET
     record: Union[Record, UnsetType] = UNSET
+    false_alarms: Union[FalseAlarms, UnsetType] = UNSET
+    learn: Union[Learn, UnsetType] = UNSET
+    user_report: Union[UserReport, UnsetType] = UNSET
     reread_wait: Annotated[Union[Duration, UnsetType], _doc("pause before a second look inside one hook; 0s: none (2s)")] = UNSET
 
 

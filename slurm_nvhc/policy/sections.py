@@ -54,8 +54,17 @@ _KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
         **{k: _Key(f"{k}_s", ref.duration, 1, 50) for k in ("health_check", "registration")},
     },
     "record": {"keep": _Key("keep_days", _days, 1 / 24, 3650)},
+    "false_alarms": {
+        "per_day": _Key("per_day", float, 1e-6, 1e6),
+        "nodes": _Key("nodes", float, 1, 1e7),
+        "tests": _Key("tests", float, 1, 1e9),
+    },
+    "learn": {"settle": _Key("settle_s", ref.duration, 0, 86400)},
+    "user_report": {"keep": _Key("keep_days", _days, 1 / 24, 3650)},
 }
-_ABSOLUTE: Final = (("slurm", "bin_dir"), ("slurm", "conf"), ("drain", "template"), ("engine", "world"), ("engine", "bindings"))
+_ABSOLUTE: Final = (
+    ("slurm", "bin_dir"), ("slurm", "conf"), ("drain", "template"), ("engine", "world"), ("engine", "bindings"), ("user_report", "dir"),
+)  # fmt: skip
 _REREAD: Final = _Key("reread_wait_s", ref.duration, 0, 60)
 
 
@@ -72,6 +81,9 @@ def defaults() -> dict[str, Any]:
         "drain": compiled.Drain()._asdict(),
         "budgets": compiled.Budgets()._asdict(),
         "record": compiled.Record()._asdict(),
+        "false_alarms": compiled.FalseAlarms()._asdict(),
+        "learn": compiled.Learn()._asdict(),
+        "user_report": compiled.UserReport()._asdict(),
         "reread_wait_s": 2.0,  # our judgement: long enough for a link to retrain, short enough for a prolog
     }
 

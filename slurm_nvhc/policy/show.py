@@ -72,7 +72,7 @@ def longest_budgets(path: str, node: str) -> Optional[Budgets]:
 def to_json(policy: Policy) -> dict[str, Any]:
     """A policy as people read it: JSON-able, without what is left at its default. Durations in seconds, rates per second."""
     out: dict[str, Any] = {"hash": policy.hash, "mode": policy.mode, "rules": {n: _rule(r) for n, r in policy.rules.items()}}
-    for name in ("narrow", "expect", "monitor", "engine", "slurm", "drain", "budgets", "record"):
+    for name in ("narrow", "expect", "monitor", "engine", "slurm", "drain", "budgets", "record", "false_alarms", "learn", "user_report"):
         out[name] = {key: _plain(value) for key, value in getattr(policy, name)._asdict().items()}
     out["reread_wait_s"] = policy.reread_wait_s
     return out

@@ -42,15 +42,40 @@ def level(raw: Mapping[str, Any], fields: Sequence[cat.Field]) -> str:
             offset = raw.get("offset", 0)
             shift = f" {'+' if offset > 0 else '-'} {number(abs(offset))}" if offset else ""
             said.append(f"value {sign} {cat.BY_NAME[raw[key]].label}{shift}")
+    said += _statistics(raw, suffix)
     if raw.get("went_down"):
         said.append("not up, and it was up before or is expected up")
     if "xid" in raw:
         said.append(f"Xid {', '.join(str(n) for n in raw['xid'])}")
     if raw.get("xid_other"):
         said.append("any Xid without a rule")
+    if "sxid" in raw:
+        said.append(f"SXid {', '.join(str(n) for n in raw['sxid'])}" if raw["sxid"] else "any SXid")
+    if "fatal" in raw:
+        said.append("fatal" if raw["fatal"] else "not fatal")
     if raw.get("lost"):
         said.append("does not answer")
     return ", ".join([*said, *_lasting(raw), *_exceptions(raw)])
+
+
+def _statistics(raw: Mapping[str, Any], suffix: str) -> list[str]:
+    said = []
+    if "poisson" in raw:
+        normal = raw["poisson"]
+        bits = f" or {normal['ber']:g} per bit" if normal.get("ber") is not None else ""
+        own = f", or up to {_rate(normal['own_per_s'])} where its past shows it," if normal.get("own_per_s") is not None else ""
+        said.append(f"more than chance gives at {_rate(normal['per_s'])}{bits}{own}")
+    if "cusum" in raw:
+        said.append(f"evidence over all looks for {_rate(raw['cusum']['faulty_per_s'])} instead of {_rate(raw['cusum']['normal_per_s'])}")
+    if "peers" in raw:
+        peers = raw["peers"]
+        size = f"{number(peers['amount'] * 100)} %" if peers["relative"] else f"{number(peers['amount'])}{suffix}"
+        said.append(f"{size} {peers['side']} the median of the job's GPUs, and {number(peers['mad'])} MAD")
+    if raw.get("below_learned"):
+        said.append("lower than learned")
+    if raw.get("not_as_learned"):
+        said.append("not as learned")
+    return said
 
 
 def _lasting(raw: Mapping[str, Any]) -> list[str]:
@@ -92,7 +117,7 @@ def _rate(per_s: float) -> str:
         scaled = per_s * factor
         if abs(scaled - round(scaled)) < 1e-9 * max(1.0, scaled):
             return f"{round(scaled)}/{unit}"
-    return f"{per_s * 60:g}/min"
+    return f"{per_s * 60:g}/min" if per_s * 60 >= 1 else f"{per_s * 3600:g}/h"
 
 
 def _values(values: Sequence[Any], fields: Sequence[cat.Field]) -> str:

@@ -143,6 +143,7 @@ def _snapshot(node: str, engine: Engine, reply: Reply, kernel_cursor: str, troub
         driver_loaded_ns=loaded,
         gpus=reply.gpus,
         pci_gpus=reply.pci,
+        parts=reply.parts,
         events=events,
         events_known=reply.kernel is not None,
         kernel_cursor=cursor,

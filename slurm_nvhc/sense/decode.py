@@ -26,8 +26,15 @@ MAX_LINKS: Final = 36  # NVLink 5 and Rubin; the largest array of DCGM
 _STATUSES: Final = (snap.OK, snap.LOST, snap.UNRESPONSIVE)
 _KINDS: Final = ("xid", "sxid", "off_bus")
 
-_GPU_FIELDS: Final[Mapping[str, cat.Field]] = {f.name: f for f in cat.ALL if f.scope == cat.GPU}
-_LINK_FIELDS: Final[Mapping[str, cat.Field]] = {f.name: f for f in cat.ALL if f.scope == cat.LINK}
+_FIELDS: Final[Mapping[str, Mapping[str, cat.Field]]] = {
+    scope: {f.name: f for f in cat.ALL if f.scope == scope} for scope in (cat.GPU, cat.LINK, *cat.PART_SCOPES)
+}
+_GPU_FIELDS: Final = _FIELDS[cat.GPU]
+_LINK_FIELDS: Final = _FIELDS[cat.LINK]
+_PARTS: Final = {
+    "host": re.compile(r"^(?:node|rdma:[A-Za-z0-9_.-]{1,64}/port\d{1,3})$"),
+    "switches": re.compile(r"^switch:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?:/port\d{1,3})?$"),
+}
 
 
 class Reply(NamedTuple):
@@ -44,6 +51,7 @@ class Reply(NamedTuple):
     pci: Optional[tuple[PciGpu, ...]] = None
     engine: Optional[tuple[str, str, Optional[int]]] = None
     gpus: Optional[Mapping[str, GpuState]] = None
+    parts: Mapping[str, Mapping[str, Reading]] = {}
     events: tuple[Event, ...] = ()
     troubles: tuple[Trouble, ...] = ()
     lies: tuple[str, ...] = ()
@@ -148,6 +156,21 @@ def _gpus(reply: Reply, part: Mapping[str, Any], asked: Sequence[str], lies: lis
             state = state._replace(readings={k: NoData(rd.ERROR, "the GPU is listed twice") for k in state.readings}, links={})
         out[uuid] = state
     return reply._replace(gpus=_distinct_addresses(out, lies))
+
+
+def _parts(reply: Reply, part: Mapping[str, Any], asked: Sequence[str], lies: list[str]) -> Reply:
+    """What the node has beside its GPUs: "host" tells of the node and its RDMA ports, "switches" of switches and theirs."""
+    given = part.get("parts")
+    if not isinstance(given, dict):
+        lies.append("a list of parts that is none")
+        return reply
+    out = dict(reply.parts)
+    for name, raw in given.items():
+        if not _PARTS[part["part"]].match(name):
+            lies.append(f"a part of the node called {clean(name, 40)!r}")
+            continue
+        out[name] = _readings(raw, _FIELDS[entity.scope(name)], asked, name, lies)
+    return reply._replace(parts=out)
 
 
 def _distinct_addresses(gpus: dict[str, GpuState], lies: list[str]) -> dict[str, GpuState]:
@@ -287,6 +310,8 @@ _TAKE: Final[Mapping[str, Callable[[Reply, Mapping[str, Any], Sequence[str], lis
     "pci": _pci,
     "engine": _engine,
     "gpus": _gpus,
+    "host": _parts,
+    "switches": _parts,
     "events": _events,
     "trouble": _trouble,
 }

@@ -13,7 +13,7 @@ from slurm_nvhc.errors import InputError
 
 SCHEMA: Final = 1
 # The order of the reply. A timeout or crash is placed after the last one that arrived.
-PARTS: Final = ("clock", "kernel_log", "pci", "engine", "gpus", "events")
+PARTS: Final = ("clock", "kernel_log", "pci", "host", "engine", "gpus", "switches", "events")
 ALL_FIELDS: Final = tuple(f.name for f in cat.ALL)
 OPERATIONS: Final = ("snapshot", "watch", "unwatch", "history", "health")
 # More than this in one read is a storm; the first tell the cause, the last the present.

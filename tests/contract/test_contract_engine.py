@@ -88,7 +88,7 @@ def test_crash_in_a_call(rig: Rig, name: str) -> None:
     s = rig.read()
     assert codes(s) == ["MON-READER"]
     assert name in s.troubles[0].detail
-    assert "pci part" in s.troubles[0].detail
+    assert "host part" in s.troubles[0].detail
     assert s.gpus is None
     assert s.events_known
 

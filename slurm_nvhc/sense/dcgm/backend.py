@@ -71,6 +71,9 @@ class DcgmBackend:
     def pci(self) -> Optional[Sequence[PciGpu]]:
         return pci.gpus(self._root)
 
+    def host(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
+        return {}
+
     # -- the engine --------------------------------------------------------------
 
     def engine(self) -> EngineInfo:
@@ -110,6 +113,9 @@ class DcgmBackend:
                 state = state._replace(links=_links(per_link.get(gpu, {}), its_states))
             out.append(state)
         return self._fresh(out, table)
+
+    def switches(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
+        return {}
 
     def events(self) -> Sequence[Event]:
         """Xids from the watch's samples of field 230; nothing without the watch: the kernel log is then the only witness."""

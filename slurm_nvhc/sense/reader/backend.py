@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final, Mapping, NamedTuple, Optional, Protocol, Sequence
 
 from slurm_nvhc.model.history import Incident, Sample
+from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import Event, GpuState, PciGpu
 from slurm_nvhc.sense.kernel_log import Line
 from slurm_nvhc.sense.protocol import Request
@@ -60,11 +61,17 @@ class Backend(Protocol):
     def pci(self) -> Optional[Sequence[PciGpu]]:
         """NVIDIA GPUs on the PCI bus; None when that can not be listed."""
 
+    def host(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
+        """What the kernel knows of the node and its RDMA ports: entity -> readings asked for (catalogue names)."""
+
     def engine(self) -> EngineInfo:
         """Connect. Raises PartFailed(MON-ENGINE-ABSENT) when there is no engine."""
 
     def gpus(self, fields: Sequence[str]) -> Sequence[GpuState]:
         """Every GPU that the engine lists, lost ones included, with the readings asked for (catalogue names)."""
+
+    def switches(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
+        """NVSwitches that the engine sees, and their ports: entity -> readings asked for. {} where there are none."""
 
     def events(self) -> Sequence[Event]:
         """The engine's own Xid events as far as it remembers; ident must stay the same from read to read."""

@@ -122,14 +122,20 @@ def _parts(request: Request, backend: Backend, emit: Emit) -> None:
     listed = _attempt(emit, "pci", lambda: (backend.pci(),))
     if listed is not None:
         emit({"part": "pci", "gpus": None if listed[0] is None else [p._asdict() for p in listed[0]]})
+    names = _names(request, emit)
+    host = _attempt(emit, "host", lambda: backend.host(names))
+    if host is not None:
+        emit({"part": "host", "parts": _part_table(host)})
     info = _attempt(emit, "engine", backend.engine)
     if info is None:
         return
     emit({"part": "engine", **info._asdict()})
-    names = _names(request, emit)
     gpus = _attempt(emit, "engine", lambda: backend.gpus(names))
     if gpus is not None:
         emit({"part": "gpus", "gpus": _gpu_table(gpus, emit)})
+    switches = _attempt(emit, "engine", lambda: backend.switches(names))
+    if switches is not None:
+        emit({"part": "switches", "parts": _part_table(switches)})
     _notes(backend, emit)
     events = _attempt(emit, "engine", backend.events)
     if events is not None:
@@ -228,6 +234,10 @@ def _gpu_table(gpus: Sequence[GpuState], emit: Emit) -> dict[str, Any]:
             "links": {str(number): _readings(readings) for number, readings in gpu.links.items()},
         }
     return out
+
+
+def _part_table(parts: Mapping[str, Mapping[str, rd.Reading]]) -> dict[str, Any]:
+    return {name: _readings(readings) for name, readings in parts.items()}
 
 
 def _readings(readings: Mapping[str, rd.Reading]) -> dict[str, Any]:

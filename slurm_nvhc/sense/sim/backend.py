@@ -65,6 +65,9 @@ class SimBackend:
         self._reach("pci")
         return [PciGpu(gpu.identity.pci, gpu.responds) for gpu in self._world.gpus if gpu.on_pci]
 
+    def host(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
+        return {}
+
     def engine(self) -> EngineInfo:
         self._reach("engine")
         world = self._world
@@ -89,6 +92,10 @@ class SimBackend:
             cards = world.gpus
         states = [_state(card, frozenset(fields)) for card in cards if card.listed]
         return _LIES[world.options["kind"]](states) if world.behaviour == "lying" else states
+
+    def switches(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
+        self._reach("switches")
+        return {}
 
     def events(self) -> Sequence[Event]:
         self._reach("events")
