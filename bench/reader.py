@@ -107,7 +107,7 @@ def live(engine: Engine, times: int) -> list[Row]:
     where = connection.address(engine.address)
     folder = next(f for f in engine.bindings or bindings.INSTALL_PATHS if os.path.isfile(os.path.join(f, "dcgm_agent.py")))
     place = {"ipAddress": where.tcp} if where.tcp else {"unixSocketPath": where.unix}
-    board = [*identity.IDS, *(f.dcgm_id for f in cat.ALL if f.dcgm_id is not None)]
+    board = [*identity.IDS, *(f.dcgm_id for f in cat.ALL if f.dcgm_id is not None and f.scope == cat.GPU and f.live)]
     per_link = links.gpu_ids(links.counters(protocol.ALL_FIELDS))
     argv = [sys.executable, "-I", "-c", BARE, json.dumps([folder, place, [board, per_link]])]
 

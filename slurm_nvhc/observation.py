@@ -4,26 +4,42 @@ from __future__ import annotations
 
 from typing import Any, Final, Mapping, NamedTuple, Optional
 
-from slurm_nvhc.compare import compare, window_seconds
+from slurm_nvhc.compare import compare, since, tally, window_seconds
 from slurm_nvhc.context import Context
-from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, Input, Judgement, Window, judge
+from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, Input, Judgement, Window, judge, when
+from slurm_nvhc.judge.learn import lesson
 from slurm_nvhc.model import change as ch
-from slurm_nvhc.model import entity, settled
+from slurm_nvhc.model import entity, learned, settled, timeline
 from slurm_nvhc.model.change import Change
-from slurm_nvhc.model.history import Health
+from slurm_nvhc.model.given import Given
+from slurm_nvhc.model.history import Health, History
 from slurm_nvhc.model.job import GpuMapping
+from slurm_nvhc.model.look import Look
 from slurm_nvhc.model.protective import Exclusion
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot, Trouble
 from slurm_nvhc.model.times import duration
 from slurm_nvhc.sense.client import read_snapshot
-from slurm_nvhc.sense.memory import read_health
+from slurm_nvhc.sense.memory import read_health, read_history
 from slurm_nvhc.slurm import gres as gres_file
 
 SECOND_LOOK_RESERVE_S: Final = 1.0  # a second reading must leave at least this much for judging
+# A shorter window has a handful of samples: nothing to compare GPUs by, and "in which minute" is no question.
+LEAST_HISTORY_S: Final = 120.0
+LEAST_RECALL_S: Final = 0.5  # with less time left the engine is not asked for its samples
+# Of the time of one reading. A day of 8 GPUs is half a million samples of 4 µs each in the reader, and the engine's part.
+RECALL_TIMEOUTS: Final = 2.0
+
+
+_Folded = tuple[Judgement, Optional[tuple[Change, ...]]]  # and what has grown since the last look
 
 
 class Observation(NamedTuple):
-    """What a run saw and thought. ``baseline`` is the ledger's key of the job's start, None without one."""
+    """What a run saw and thought. ``baseline`` is the ledger's key of the job's start, None without one.
+
+    given: what judge was told besides.
+    first_look: (wall_ns, boot_ns) of the reading before, when a second one was taken; its own is not kept.
+    taught: what this look taught about the node, entity -> field -> reading.
+    """
 
     snapshot: Snapshot
     before: Optional[Snapshot]
@@ -33,6 +49,9 @@ class Observation(NamedTuple):
     mapping: GpuMapping
     exclusions: Mapping[str, Exclusion]
     judgement: Judgement
+    given: Given
+    first_look: Optional[tuple[int, int]] = None
+    taught: learned.Table = {}
 
 
 def observe(context: Context) -> Observation:
@@ -42,13 +61,15 @@ def observe(context: Context) -> Observation:
     snapshot = _read(context, cursor)
     run_id = f"{context.hook}:{snapshot.boot_id}:{snapshot.boot_ns}"
     health = _health(context, snapshot)
-    observation = judge_snapshots(context, before, snapshot, baseline, cursor, run_id, health)
+    history = _history_of_job(context, before, snapshot)
+    observation = judge_snapshots(context, before, snapshot, baseline, cursor, run_id, health, history)
     wait_s = context.policy.reread_wait_s
     if observation.judgement.second_look and 0 < wait_s < context.budget.sense_s() - SECOND_LOOK_RESERVE_S:
         again = _read(context, cursor, wait_s)
         if again.gpus is not None or snapshot.gpus is None:
-            observation = judge_snapshots(context, before, again, baseline, cursor, run_id, health)
-    return observation
+            observation = judge_snapshots(context, before, again, baseline, cursor, run_id, health, history)
+            observation = observation._replace(first_look=(snapshot.wall_ns, snapshot.boot_ns))
+    return _with_moments(context, observation) if context.hook == HEALTH_CHECK else observation
 
 
 def read_now(context: Context) -> Snapshot:
@@ -88,6 +109,32 @@ def _health(context: Context, snapshot: Snapshot) -> Optional[Health]:
     return read_health(context.node, engine, min(engine.timeout_s, context.budget.sense_s()))
 
 
+def _history_of_job(context: Context, before: Optional[Snapshot], snapshot: Snapshot) -> Optional[History]:
+    """What the engine sampled during the job, for the epilog of a job with GPUs that ran for some minutes."""
+    job = context.job
+    if context.hook != EPILOG or job is None or not job.positions or before is None or not snapshot.gpus:
+        return None
+    return _recall(context, before.wall_ns, snapshot.wall_ns) if window_seconds(before, snapshot) >= LEAST_HISTORY_S else None
+
+
+def _recall(context: Context, since_ns: int, until_ns: int) -> Optional[History]:
+    """The engine's samples, within the time that sensing has left. Without them nothing else is judged differently."""
+    deadline_s = min(RECALL_TIMEOUTS * context.policy.engine.timeout_s, context.budget.sense_s() - SECOND_LOOK_RESERVE_S)
+    if deadline_s < LEAST_RECALL_S:
+        return None
+    return read_history(context.node, context.policy.engine, deadline_s, since_ns, until_ns, timeline.FIELDS)
+
+
+def _with_moments(context: Context, observation: Observation) -> Observation:
+    """A health check asks for samples only once it found growth that they can place: most find none."""
+    window, judgement = observation.window, observation.judgement
+    if window.start_ns is None or window.seconds < LEAST_HISTORY_S or not any(when.askable(f) for f in judgement.findings):
+        return observation
+    history = _recall(context, window.start_ns, window.end_ns)
+    findings = when.with_moments(judgement.findings, observation.changes, window, history)
+    return observation._replace(judgement=judgement._replace(findings=findings))
+
+
 def judge_snapshots(
     context: Context,
     before: Optional[Snapshot],
@@ -96,25 +143,45 @@ def judge_snapshots(
     cursor: str = "",
     run_id: str = "",
     health: Optional[Health] = None,
+    history: Optional[History] = None,
 ) -> Observation:
     """Judge ``snapshot`` and what changed since ``before``, with what the ledger knows of this node.
 
-    cursor: where the kernel log was read from; '' = from its start. run_id, health: see judge.Input.
+    cursor: where the kernel log was read from; '' = from its start. run_id, health, history: see judge.Input.
     """
-    book, job = context.book, context.job
-    kept = book.protective()
-    known, exclusions = kept.gpus, {e.uuid: e for e in kept.exclusions}
+    kept, job = context.book.protective(), context.job
+    known = kept.gpus
     gres, gres_trouble = _gres(context)
     # Without a listing, the GPUs known from before say which are the job's: the kernel log may convict one of them.
     present = [g.identity for g in snapshot.gpus.values()] if snapshot.gpus is not None else known
     mapping = gres_file.resolve(job.positions if job is not None else None, gres, present, known, context.policy.slurm.job_gpus)
-    window = _window(context, snapshot, baseline, before)
-    scope = None if job is None else frozenset(mapping.uuids)
-    changes = compare(before, snapshot, scope) if before is not None else ()
-    troubles = [*context.troubles, *book.troubles, *([gres_trouble] if gres_trouble is not None else [])]
+    troubles = [*context.troubles, *context.book.troubles, *([gres_trouble] if gres_trouble is not None else [])]
     troubles += health.troubles if health is not None else ()
     if _not_applicable(context, snapshot, known, gres):
         snapshot = snapshot._replace(troubles=())
+    given = Given(
+        mapping=mapping,
+        known=known,
+        exclusions={e.uuid: e for e in kept.exclusions},
+        expected_gpus=len(gres.files) or None if gres is not None and not gres.problem else None,
+        troubles=tuple(troubles),
+        settled=kept.settled,
+        learned=learned.table(kept.learned),
+        events_are_new=bool(cursor),
+        health=health,
+        history=history,
+    )
+    return judge_given(context, before, snapshot, baseline, run_id, given)
+
+
+def judge_given(
+    context: Context, before: Optional[Snapshot], snapshot: Snapshot, baseline: Optional[int], run_id: str, given: Given
+) -> Observation:
+    """As judge_snapshots, with all that is known of the node and the job passed in: only memory is taken from the ledger."""
+    book, job = context.book, context.job
+    window = _window(context, snapshot, baseline, before)
+    scope = None if job is None else frozenset(given.mapping.uuids)
+    changes = compare(before, snapshot, scope) if before is not None else ()
     inp = Input(
         hook=context.hook,
         snapshot=snapshot,
@@ -123,26 +190,33 @@ def judge_snapshots(
         window=window,
         policy=context.policy,
         job=job,
-        mapping=mapping,
-        known=known,
-        exclusions=exclusions,
-        expected_gpus=len(gres.files) or None if gres is not None and not gres.problem else None,
-        troubles=tuple(troubles),
-        reset_since=_reset_since(context, before, snapshot),
-        settled=settled.table(kept.settled),
-        events_are_new=bool(cursor),
+        mapping=given.mapping,
+        known=given.known,
+        exclusions=given.exclusions,
+        expected_gpus=given.expected_gpus,
+        troubles=given.troubles,
+        settled=settled.table(given.settled),
+        events_are_new=given.events_are_new,
         run_id=run_id,
-        health=health,
+        health=given.health,
+        history=given.history,
+        learned=given.learned,
     )
 
-    def fold(memory: dict[str, Any]) -> tuple[Judgement, dict[str, Any]]:
-        judgement = judge(inp, memory)
-        return judgement, dict(judgement.memory) if context.keep else memory
+    def fold(memory: dict[str, Any], look: Optional[Look]) -> tuple[_Folded, dict[str, Any], Optional[Look]]:
+        grown, new_look = since(look, snapshot)
+        judgement = judge(inp._replace(since_look=grown, reset_since=_reset_since(look, snapshot, grown or ())), memory)
+        if not context.keep:
+            return (judgement, grown), memory, look
+        return (judgement, grown), dict(judgement.memory), new_look
 
-    judgement = book.ask(lambda led: led.fold_memory(fold), None)
-    if judgement is None:
-        judgement = judge(inp._replace(troubles=tuple(dict.fromkeys([*troubles, *book.troubles]))), {})
-    return Observation(snapshot, before, baseline, changes, window, mapping, exclusions, judgement)
+    folded = book.ask(lambda led: led.fold_memory(fold, lambda result: tally(result[1] or (), snapshot)), None)
+    if folded is not None:
+        judgement = folded[0]
+    else:
+        judgement = judge(inp._replace(troubles=tuple(dict.fromkeys([*given.troubles, *book.troubles]))), {})
+    taught = lesson(inp, judgement.decision.verdict)
+    return Observation(snapshot, before, baseline, changes, window, given.mapping, given.exclusions, judgement, given, taught=taught)
 
 
 def _gres(context: Context) -> tuple[Optional[gres_file.GresList], Optional[Trouble]]:
@@ -170,14 +244,12 @@ def _not_applicable(context: Context, snapshot: Snapshot, known: tuple[GpuIdenti
     return snapshot.pci_gpus == () and not snapshot.gpus and not known and not expected
 
 
-def _reset_since(context: Context, before: Optional[Snapshot], snapshot: Snapshot) -> dict[str, int]:
-    """GPUs whose counters were reset since an earlier reading -> when that reading was.
-
-    A prolog has no window, but a reset between the last health check and now may be the repair of
-    what the kernel log still tells.
-    """
-    reference = before if before is not None else context.book.ask(lambda led: led.last_seen(), None)
-    if reference is None or reference.boot_id != snapshot.boot_id:
-        return {}
-    went_back = (c for c in compare(reference, snapshot) if c.kind == ch.AT_LEAST)
-    return {entity.gpu_of(c.entity): reference.wall_ns for c in went_back}
+def _reset_since(look: Optional[Look], snapshot: Snapshot, grown: tuple[Change, ...]) -> dict[str, int]:
+    """GPUs whose counters were reset since the last look, in this boot -> when that look was."""
+    out: dict[str, int] = {}
+    if look is not None and look.boot_id == snapshot.boot_id:
+        for change in grown:
+            if change.kind == ch.AT_LEAST:
+                uuid, read_ns = entity.gpu_of(change.entity), look.moment(change.entity, change.field)[0]
+                out[uuid] = min(read_ns, out.get(uuid, read_ns))
+    return out

@@ -8,21 +8,25 @@ stops a protective step and never makes one.
 
 from __future__ import annotations
 
+import time
 import zlib
-from typing import Callable, Final, Mapping, NamedTuple, Optional, Sequence
+from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, Sequence
 
 from slurm_nvhc import run_text
-from slurm_nvhc.act import narrow
+from slurm_nvhc.act import narrow, user_report
 from slurm_nvhc.act.execute import Outcome, Tools, execute
 from slurm_nvhc.act.plan import PlanInput, Step, comes_back, needs_node_state, plan, reason_findings
 from slurm_nvhc.act.reason import render
 from slurm_nvhc.act.words import names_it
 from slurm_nvhc.compare import noteworthy
 from slurm_nvhc.context import Context, Site, prepare
+from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG
 from slurm_nvhc.model import finding as fd
-from slurm_nvhc.model import settled
+from slurm_nvhc.model import given as given_facts
+from slurm_nvhc.model import settled, suspect, timeline
 from slurm_nvhc.model.finding import Finding
+from slurm_nvhc.model.learned import ITSELF, Lesson
 from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.snapshot import Snapshot, Trouble
 from slurm_nvhc.observation import Observation, observe
@@ -83,6 +87,7 @@ def run_hook(
         key = _keep_start(context, observation)
         result = _act(context, observation)
         result = result.with_late(_keep_watch(context, observation))
+        result = result.with_late(_user_report(context, observation))
         _remember(result, key)
         _log(result)
         return result
@@ -108,6 +113,9 @@ def _keep_start(context: Context, observation: Observation) -> int:
             book.ask(lambda led: led.save_last_seen(snapshot), None)
     if snapshot.gpus:
         book.ask(lambda led: led.remember_gpus(snapshot), None)
+    if observation.taught and book.protective().own_drain is None:
+        lesson = Lesson(snapshot.wall_ns, ITSELF, observation.taught)
+        book.ask(lambda led: led.learn(lesson), None)
     if context.hook != EPILOG and snapshot.events_known:
         book.ask(lambda led: led.put(f"kernel_cursor:{context.hook}", snapshot.kernel_cursor), None)
     return key
@@ -136,6 +144,23 @@ def _keep_watch(context: Context, observation: Observation) -> tuple[Trouble, ..
     if context.hook != HEALTH_CHECK or not observation.snapshot.gpus or deadline_s < LEAST_WATCH_S:
         return ()
     return ensure_watch(context.node, context.policy.engine, deadline_s).troubles
+
+
+def _user_report(context: Context, seen: Observation) -> tuple[Trouble, ...]:
+    """Tell the job's user whether a fault touched the job, where the policy names a folder for it; forget old reports."""
+    wanted, job, touched = context.policy.user_report, context.job, seen.judgement.touched
+    if not wanted.dir or context.hook == PROLOG:
+        return ()
+    try:
+        if job is not None and touched is not None:
+            start_ns = seen.window.start_ns if seen.window.start_ns is not None else seen.window.end_ns
+            span = user_report.Span(start_ns, seen.window.end_ns)
+            user_report.write(wanted.dir, context.node, job, span, touched)
+        # The age of files is by the machine's clock, whatever the node's readings say.
+        user_report.prune(wanted.dir, context.node, wanted.keep_days, time.time())
+    except MonitorError as exc:
+        return (Trouble("MON-REPORT", "user_report", str(exc)),)
+    return ()
 
 
 def _commands(context: Context) -> SlurmCommands:
@@ -186,7 +211,8 @@ def _carry_out(context: Context, observation: Observation, given: PlanInput, lat
     policy, decision = context.policy, observation.judgement.decision
     told = reason_findings(given)
     if told:
-        reason, troubles = render(told, context.job, given.node_gpus, policy.drain, given.now_ns)
+        suspects = observation.judgement.suspects
+        reason, troubles = render(told, context.job, given.node_gpus, policy.drain, given.now_ns, suspects)
         late.extend(troubles)
         given = given._replace(reason=reason)
     steps = plan(given)
@@ -250,9 +276,14 @@ def _remember(result: Result, key: int) -> None:
             "troubles": [t._asdict() for t in result.late],
             "node_state": run_text.node_state_to_json(result.node_state),
             "gpu_verdicts": dict(seen.judgement.gpu_verdicts),
+            "suspects": [suspect.to_json(s) for s in seen.judgement.suspects],
             "mapping": {"exact": seen.mapping.exact, "why": seen.mapping.why},
+            "not_compared": seen.judgement.not_compared,
         },
+        given=_facts(context, seen),
         exit_code=1 if result.fail_hook and context.hook == PROLOG else 0,
+        touched=suspect.touched_to_json(seen.judgement.touched) if seen.judgement.touched is not None else {},
+        timeline=_timeline(seen),
         id=key,
     )
     book.ask(lambda led: led.record_run(run), 0)
@@ -265,6 +296,21 @@ def _remember(result: Result, key: int) -> None:
         # A site may have no health check; an epilog forgets a few at a time.
         most = MOST_FORGOTTEN if context.hook == HEALTH_CHECK else FEW_FORGOTTEN
         book.ask(lambda led: led.prune(context.policy.record.keep_days, seen.snapshot.wall_ns, most), 0)
+
+
+def _facts(context: Context, seen: Observation) -> dict[str, Any]:
+    """What judging this run again takes beside its snapshots."""
+    uid = context.job.uid if context.job is not None else None
+    return {**given_facts.to_json(seen.given, seen.snapshot), "uid": uid, "first_look": seen.first_look}
+
+
+def _timeline(seen: Observation) -> dict[str, Any]:
+    """What the job's GPUs did minute by minute, as far as the engine sampled it."""
+    history, start_ns = seen.given.history, seen.window.start_ns
+    if history is None or start_ns is None:
+        return {}
+    built = timeline.build(history, seen.mapping.uuids, start_ns, seen.window.end_ns)
+    return timeline.to_json(built) if built is not None else {}
 
 
 def _log(result: Result) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.model.reading import NoData, Reading, number
 from slurm_nvhc.model.snapshot import Snapshot
 from slurm_nvhc.policy.compiled import Engine
 from slurm_nvhc.proc import child
@@ -44,6 +48,81 @@ def write_host(root: str, world: World, offset_ns: int) -> None:
             put(root, f"sys/bus/pci/slots/{gpu.identity.slot}/address", gpu.identity.pci[:-2] + "\n")
     for address in world.switches:
         pci_device(root, address, kind="0x068000")
+    write_node(root, world)
+    write_rdma(root, world)
+
+
+def write_node(root: str, world: World) -> None:
+    """The kernel's release, the fabric manager's service and the processes that compute, as /proc and /sys have them."""
+    readings = world.parts["node"].readings
+    put(root, "proc/sys/kernel/osrelease", f"{readings['kernel_release']}\n")
+    for name in os.listdir(os.path.join(root, "proc")):
+        if name.isdigit():
+            shutil.rmtree(os.path.join(root, "proc", name))
+    service = "sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs"
+    runs = isinstance(readings["fabric_manager"], str)
+    put(root, service, "900\n" if runs else "")
+    if runs:
+        process(root, 900, "nv-fabricmanage", ["/dev/nvidiactl", "/dev/nvidia-nvswitchctl"])
+    pid = 1000
+    for gpu in world.gpus:
+        for _ in range(int(number(gpu.readings["gpu_processes"]) or 0)):
+            process(root, pid, "python3", ["/dev/nvidiactl", f"/dev/nvidia{gpu.identity.minor}", "/dev/nvidia-uvm", "/dev/null"])
+            pid += 1
+
+
+def process(root: str, pid: int, name: str, files: Sequence[str]) -> None:
+    put(root, f"proc/{pid}/comm", f"{name}\n")
+    os.makedirs(os.path.join(root, f"proc/{pid}/fd"))
+    for descriptor, path in enumerate(files):
+        os.symlink(path, os.path.join(root, f"proc/{pid}/fd/{descriptor}"))
+
+
+def write_rdma(root: str, world: World) -> None:
+    """RDMA ports as sysfs shows them."""
+    folder = os.path.join(root, "sys/class/infiniband")
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, part in world.parts.items():
+        if name.startswith("rdma:") and part.present:
+            device, _, port = name.removeprefix("rdma:").partition("/port")
+            rdma_port(root, device, int(port), part.readings)
+
+
+def rdma_port(root: str, device: str, port: int, readings: Mapping[str, Reading]) -> None:
+    """Each reading as the file that it comes from; a reading that is left out, or that the device does not have, is no file."""
+    folder = f"sys/class/infiniband/{device}/ports/{port}"
+    texts = {
+        "rdma_state": lambda v: f"{v}: {cat.RDMA_STATES[v].upper()}",
+        "rdma_phys_state": lambda v: f"{v}: LinkUp",
+        "rdma_link_layer": lambda v: cat.RDMA_LINK_LAYERS[v],
+        "rdma_rate": lambda v: f"{v:g} Gb/sec (4X NDR)",
+        "rdma_xmit_bytes": lambda v: str(v // 4),
+        "rdma_rcv_bytes": lambda v: str(v // 4),
+    }
+    for name, path in RDMA_FILES.items():
+        value = readings.get(name, NoData("not_supported"))
+        if not isinstance(value, NoData):
+            put(root, f"{folder}/{path}", texts.get(name, str)(value) + "\n")
+
+
+RDMA_FILES = {
+    "rdma_state": "state",
+    "rdma_phys_state": "phys_state",
+    "rdma_link_layer": "link_layer",
+    "rdma_rate": "rate",
+    "rdma_link_downed": "counters/link_downed",
+    "rdma_link_recovery": "counters/link_error_recovery",
+    "rdma_symbol_errors": "counters/symbol_error",
+    "rdma_rcv_errors": "counters/port_rcv_errors",
+    "rdma_rcv_remote_physical_errors": "counters/port_rcv_remote_physical_errors",
+    "rdma_local_link_integrity_errors": "counters/local_link_integrity_errors",
+    "rdma_buffer_overrun_errors": "counters/excessive_buffer_overrun_errors",
+    "rdma_xmit_discards": "counters/port_xmit_discards",
+    "rdma_packet_seq_errors": "hw_counters/packet_seq_err",
+    "rdma_ack_timeouts": "hw_counters/local_ack_timeout_err",
+    "rdma_xmit_bytes": "counters/port_xmit_data",
+    "rdma_rcv_bytes": "counters/port_rcv_data",
+}
 
 
 def pci_device(root: str, address: str, kind: str = "0x030200", responds: bool = True, vendor: str = "0x10de") -> None:

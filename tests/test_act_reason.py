@@ -15,6 +15,7 @@ from slurm_nvhc.act import words as wd
 from slurm_nvhc.act.reason import render
 from slurm_nvhc.model.finding import Evidence, Finding
 from slurm_nvhc.model.job import Job
+from slurm_nvhc.model.suspect import Suspect
 from slurm_nvhc.policy.compiled import Drain
 
 UUID = "GPU-1f2e3d4c-aaaa-bbbb-cccc-ddddeeeeffff"
@@ -48,6 +49,46 @@ def reason(*findings: Finding, job: Optional[Job] = JOB, drain: Drain = DRAIN) -
 
 def test_the_form() -> None:
     assert reason(STORM) == "nvhc: NVL-STORM gpu3 GPU-1f2e3d4c… 0000:4b:00.0 link11 replay +21200 in 41m job 8812"
+
+
+PORT = "switch:0000:c1:00.0/port5"
+BEHIND = (f"NVL-STORM {UUID}/link11",)
+
+
+@pytest.mark.parametrize(
+    ("suspect", "said"),
+    [
+        (Suspect("switch", "switch:0000:c1:00.0", "why", findings=BEHIND), "switch 0000:c1:00.0"),
+        (Suspect("link", PORT, "why", far=f"{UUID}/link11", findings=BEHIND), "switch 0000:c1:00.0 port5"),
+        (Suspect("connector", f"{UUID}/link11", "why", far=PORT, findings=BEHIND), "connector at gpu3 link11"),
+        (Suspect("slot", UUID, "why", findings=BEHIND), "slot of gpu3"),
+        (Suspect("node", "node", "why", findings=BEHIND), "node"),
+    ],
+)
+def test_a_suspect_that_the_finding_does_not_name_itself(suspect: Suspect, said: str) -> None:
+    text, _ = render([STORM], JOB, 8, DRAIN, 0, [suspect])
+    assert text == f"nvhc: NVL-STORM gpu3 GPU-1f2e3d4c… 0000:4b:00.0 link11 replay +21200 in 41m job 8812; suspect {said}"
+    assert wd.plain([STORM], "8812", 250, [suspect]) == text
+
+
+@pytest.mark.parametrize(
+    "suspect",
+    [
+        Suspect("link", f"{UUID}/link11", "why", far=PORT, findings=BEHIND),
+        Suspect("gpu", UUID, "why", findings=BEHIND),
+        Suspect("switch", "node", "why", named=False, findings=BEHIND),
+        Suspect("switch", "switch:0000:c1:00.0", "why", findings=("NVL-CRC other",)),
+    ],
+)
+def test_a_suspect_that_adds_nothing_is_not_said(suspect: Suspect) -> None:
+    assert "suspect" not in render([STORM], JOB, 8, DRAIN, 0, [suspect])[0]
+
+
+def test_what_was_gathered_over_jobs_does_not_read_as_this_jobs() -> None:
+    burn = STORM._replace(code="NVL-RECOVERY", absolute=True, evidence=Evidence(field="nvlink_recovery", amount=5, seconds=14 * 3600.0))
+    said = "nvhc: NVL-RECOVERY gpu3 GPU-1f2e3d4c… 0000:4b:00.0 link11 recovery +5 in 14h seen at job 8812"
+    assert reason(burn) == said
+    assert wd.plain([burn], JOB.job_id, 250) == said
 
 
 def test_no_job_when_the_fault_is_not_the_jobs() -> None:

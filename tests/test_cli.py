@@ -58,6 +58,15 @@ def test_explain_a_job(site: Site):
     assert site.nvhc_json("explain", "8813")["verdict"] == "ok"
 
 
+def test_the_suspect_is_shown(site: Site):
+    assert "suspect   gpu3 link11, far end switch 0000:c3:00.0 port14: what gpu3 link11 sends" in " ".join(
+        site.nvhc("explain", "8812", code=1).split("\n")
+    )
+    told = site.nvhc_json("explain", "8812", code=1)["runs"]
+    assert [s["kind"] for run in told for s in run["outcome"]["suspects"]] == ["link"]
+    assert "suspect" in site.nvhc("explain", "gpu3", code=1)
+
+
 def test_explain_a_gpu_by_any_name(site: Site):
     uuid = site.nvhc_json("explain", "gpu3", code=1)["what"].split()[1]
     for name in (uuid, uuid[:12], "g3", "0000:4b:00.0", "00000000:4B:00.0"):
@@ -123,10 +132,10 @@ def test_check_capture_and_compare(site: Site, tmp_path: Path):
 
 def test_check_remembers_nothing(site: Site):
     with site.ledger() as ledger:
-        before = ledger.fold_memory(lambda m: (m, m)), len(ledger.recent_runs(500))
+        before = ledger.fold_memory(lambda m, look: ((m, look), m, look)), len(ledger.recent_runs(500))
     site.nvhc("check", code=None)
     with site.ledger() as ledger:
-        assert (ledger.fold_memory(lambda m: (m, m)), len(ledger.recent_runs(500))) == before
+        assert (ledger.fold_memory(lambda m, look: ((m, look), m, look)), len(ledger.recent_runs(500))) == before
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from slurm_nvhc.model.reading import NoData
 from slurm_nvhc.model.snapshot import GpuIdentity, GpuState, Snapshot
 from slurm_nvhc.policy.compiled import Engine
 from slurm_nvhc.sense.client import read_snapshot
+from slurm_nvhc.sense.dcgm import identity
 from slurm_nvhc.sense.reader import serve as serving
 
 
@@ -66,9 +67,16 @@ def test_the_captured_engines_readings(captured: Snapshot) -> None:
     for i in range(8):
         state = gpu(captured, i)
         assert state.status == "ok"
-        assert set(state.readings) == {f.name for f in cat.ALL if f.scope == cat.GPU}
+        assert set(state.readings) == {f.name for f in cat.ALL if f.scope == cat.GPU and f.live}
         for name, value in state.readings.items():
-            _, _, raw = table[str(cat.BY_NAME[name].dcgm_id)]
+            field = cat.BY_NAME[name]
+            if name == "gpu_processes":
+                continue  # the kernel's to tell
+            if field.bits is not None or cat.is_nvlink5(field):
+                assert isinstance(value, NoData), name  # an empty mask, and no board for it
+                assert value.kind == rd.NOT_SUPPORTED
+                continue
+            _, _, raw = table[str(field.dcgm_id)]
             raw = raw[i] if isinstance(raw, list) else raw
             if isinstance(raw, int) and raw > 2**62:
                 assert isinstance(value, NoData)
@@ -76,9 +84,13 @@ def test_the_captured_engines_readings(captured: Snapshot) -> None:
             else:
                 assert value == raw
         assert sorted(state.links) == list(range(18))  # of the 36 that the structure has room for
-        assert {tuple(sorted(link.items())) for link in state.links.values()} == {
-            tuple(sorted({**{f.name: 0 for f in cat.ALL if f.link_ids}, "nvlink_state": "up"}.items()))
-        }
+        for link in state.links.values():
+            assert {name for name, value in link.items() if isinstance(value, NoData)} == {
+                "nvlink_remote",
+                *(f.name for f in cat.ALL if f.scope == cat.LINK and cat.is_nvlink5(f)),
+            }
+            assert {f.name: link[f.name] for f in cat.ALL if f.link_ids} == {f.name: 0 for f in cat.ALL if f.link_ids}
+            assert link["nvlink_state"] == "up"
 
 
 # -- how it asks -------------------------------------------------------------------
@@ -88,7 +100,8 @@ def test_one_exchange_and_nothing_left_behind(node: StubNode) -> None:
     node.read()
     kept = node.kept()
     # driver; board fields and NVLink fields of all GPUs: no call per GPU or per field
-    assert [n // 8 or n for n in kept["calls"]["live"]] == [1, 44, 76]
+    board = {i for f in cat.ALL if f.scope == cat.GPU and not cat.of_links(f) and f.live for i in [f.dcgm_id] if i} | set(identity.IDS)
+    assert [n // 8 or n for n in kept["calls"]["live"]][:3] == [1, len(board), 76]
     assert (kept["groups"], kept["field_groups"]) == ({}, {})
     assert "persist" not in kept["calls"]
 
@@ -138,14 +151,17 @@ def test_events_and_profiling_fields_are_never_read_live(node: StubNode) -> None
 
 
 def test_ids_that_this_dcgm_does_not_know_are_not_asked_for(node: StubNode) -> None:
+    node.read()
+    known = live_calls(node)[1] // 8
     node.stub(unknown=[1523, 1423, 1424, 346])
+    Path(node.world + ".engine").unlink()
     s = node.read()
     assert s.troubles == ()
     value = gpu(s, 0).readings["recovery_action"]
     assert isinstance(value, NoData)
     assert value.kind == rd.NOT_SUPPORTED
     assert gpu(s, 0).readings["pcie_replay"] == 0
-    assert [n // 8 or n for n in node.kept()["calls"]["live"]] == [1, 40, 76]
+    assert live_calls(node)[1] == 8 * (known - 4)
 
 
 def test_ids_that_fail_a_whole_call_drop_out_one_by_one(node: StubNode) -> None:
@@ -157,7 +173,7 @@ def test_ids_that_fail_a_whole_call_drop_out_one_by_one(node: StubNode) -> None:
         state = gpu(s, i)
         lacking = {name for name, value in state.readings.items() if isinstance(value, NoData) and value.kind == rd.ERROR}
         assert lacking == {"recovery_action", "row_remap_failure"}
-        lost = [(n, name) for n, link in state.links.items() for name, v in link.items() if isinstance(v, NoData)]
+        lost = [(n, name) for n, link in state.links.items() for name, v in link.items() if isinstance(v, NoData) and v.kind == rd.ERROR]
         assert lost == [(15, "nvlink_replay")]  # 487
     assert gpu(s, 5).readings["pcie_replay"] == 7
 
@@ -173,9 +189,9 @@ def test_a_gpu_that_fails_calls_does_not_cost_the_others_their_readings(node: St
 
 def test_an_engine_that_refuses_everything_is_not_asked_without_end(node: StubNode) -> None:
     node.stub(refuse=[*cat.BY_ID])
-    s = node.read()
+    s = node.read(fields=[f.name for f in cat.ALL if f.scope in (cat.GPU, cat.LINK)])
     assert s.gpus is not None
-    assert all(isinstance(v, NoData) for g in s.gpus.values() for v in g.readings.values())
+    assert all(isinstance(v, NoData) for g in s.gpus.values() for n, v in g.readings.items() if n != "gpu_processes")
     assert len(node.kept()["calls"]["live"]) < 130
 
 
@@ -235,6 +251,95 @@ def test_a_board_without_nvlink_has_no_links(tmp_path: Path, monkeypatch: pytest
     assert s.gpus
     assert s.troubles == ()
     assert all(g.links == {} for g in s.gpus.values())
+
+
+# -- NVLink 5, fabrics, wiring -------------------------------------------------------
+
+
+def b200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubNode:
+    return StubNode(str(tmp_path), monkeypatch, "hgx-b200-8")
+
+
+def live_calls(node: StubNode) -> list[int]:
+    return [int(n) for n in node.kept()["calls"]["live"]]
+
+
+def test_nvlink_5_is_asked_apart_and_only_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its counters in the same call, ECC values were lost (dcgm-exporter#581). An H100 is not asked at all."""
+    node = b200(tmp_path, monkeypatch)
+    node.do("set", target="g3.ecc_sbe_volatile", value=12)
+    node.do("add", target="g3.link11.nvlink5_link_recovery", amount=4)
+    s = node.read()
+    assert s.troubles == ()
+    on_gpus = [f for f in cat.ALL if cat.is_nvlink5(f) and f.scope == cat.GPU]
+    on_links = [f for f in cat.ALL if cat.is_nvlink5(f) and f.scope == cat.LINK]
+    assert 8 * (len(on_gpus) + sum(f.packed_id is not None for f in on_gpus)) in live_calls(node)
+    assert 8 * 18 * len(on_links) in live_calls(node)
+    readings = gpu(s, 3).readings
+    assert (readings["ecc_sbe_volatile"], readings["nvlink5_recovery_successful"], readings["nvlink5_effective_ber"]) == (12, 4, 0.0)
+    assert gpu(s, 3).links[11]["nvlink5_link_recovery"] == 4
+    assert gpu(s, 3).links[10]["nvlink5_link_recovery"] == 0
+    for old in (readings["nvlink_replay_total"], gpu(s, 3).links[0]["nvlink_replay"]):
+        assert isinstance(old, NoData)
+        assert old.kind == rd.NOT_SUPPORTED
+
+
+def test_a_bit_error_rate_that_the_engine_does_not_decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = b200(tmp_path, monkeypatch)
+    node.do("set", target="g2.nvlink5_effective_ber", value=3e-9)
+    node.stub(unknown=[1216, 1218])
+    s = node.read(fields=["nvlink5_effective_ber", "nvlink5_symbol_ber"])
+    assert gpu(s, 2).readings == {"nvlink5_effective_ber": pytest.approx(3e-9), "nvlink5_symbol_ber": 0.0}
+    assert gpu(s, 3).readings["nvlink5_effective_ber"] == 0.0
+    node.stub(unknown=[1215, 1216, 1217, 1218])
+    value = gpu(node.read(), 2).readings["nvlink5_effective_ber"]
+    assert isinstance(value, NoData)
+    assert value.kind == rd.NOT_SUPPORTED
+
+
+def test_a_dcgm_without_fields_of_links_on_nvlink_5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = b200(tmp_path, monkeypatch)
+    node.stub(unknown=[583, 584, 585, 587, 588, 591])
+    s = node.read()
+    assert s.troubles == ()
+    value = gpu(s, 0).links[17]["nvlink5_link_down"]
+    assert isinstance(value, NoData)
+    assert value.kind == rd.NOT_SUPPORTED
+    assert gpu(s, 0).links[17]["nvlink_state"] == "up"
+
+
+def test_a_mask_as_the_driver_writes_it(node: StubNode) -> None:
+    """All is well is 0x1aa, not 0."""
+    healthy = {f.name: gpu(node.read(), 1).readings[f.name] for f in cat.ALL if f.bits is not None}
+    assert healthy == {f.name: int(f.name == "fabric_configuration") for f in cat.ALL if f.bits is not None}
+    assert not [f.name for f in cat.ALL if f.bits is not None and f.dcgm_id in cat.BY_ID]
+
+
+@pytest.mark.parametrize(("preset", "links"), [("hgx-a100-4", [4, 4, 4]), ("a100-pcie-nvlink-2", [12])])
+def test_direct_links_say_where_they_lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, preset: str, links: list[int]) -> None:
+    s = StubNode(str(tmp_path), monkeypatch, preset).read()
+    for uuid, state in (s.gpus or {}).items():
+        ends = [link["nvlink_remote"] for link in state.links.values()]
+        others = [other for other in s.gpus or {} if other != uuid]
+        assert [ends.count(other) for other in others] == links
+
+
+def test_one_link_between_two_gpus_is_known_at_both_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = StubNode(str(tmp_path), monkeypatch, "a100-pcie-nvlink-2")
+    a, b = (gpu(node.read(), n).identity.uuid for n in (0, 1))
+    for number in range(1, 12):
+        node.do("set", target=f"*.link{number}.nvlink_remote", value="not_supported")
+    s = node.read()
+    assert (gpu(s, 0).links[0]["nvlink_remote"], gpu(s, 1).links[0]["nvlink_remote"]) == (f"{b}/link0", f"{a}/link0")
+    node.stub(fail={"dcgmGetDeviceTopology": -12})
+    s = node.read()
+    assert s.troubles == ()
+    assert isinstance(gpu(s, 0).links[0]["nvlink_remote"], NoData)
+
+
+def test_wiring_is_not_asked_for_where_a_fabric_is_up(node: StubNode) -> None:
+    node.stub(crash="dcgmGetDeviceTopology")
+    assert node.read().troubles == ()
 
 
 # -- GPUs ---------------------------------------------------------------------------
@@ -313,7 +418,7 @@ def test_when_no_gpu_answers_it_is_the_engine(node: StubNode) -> None:
     s = node.read()
     assert codes(s) == ["MON-ENGINE-HUNG"]
     assert [g.status for g in (s.gpus or {}).values()] == ["ok"] * 8
-    assert all(isinstance(v, NoData) for g in (s.gpus or {}).values() for v in g.readings.values())
+    assert all(isinstance(v, NoData) for g in (s.gpus or {}).values() for n, v in g.readings.items() if n != "gpu_processes")
 
 
 def test_text_of_any_bytes_does_not_stop_a_reading(node: StubNode, monkeypatch: pytest.MonkeyPatch) -> None:

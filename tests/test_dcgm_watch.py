@@ -14,7 +14,6 @@ from stub_node import StubNode
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import history
 from slurm_nvhc.sense import memory
-from slurm_nvhc.sense.dcgm import watch as dcgm_watch
 
 PATIENT_S = 30.0
 NS = 1_000_000_000
@@ -45,7 +44,7 @@ def test_it_is_made_once_and_found_after(node: StubNode) -> None:
 
 
 def test_every_field_of_the_watch_has_an_id_of_its_own() -> None:
-    ids = [cat.BY_NAME[name].dcgm_id for name in dcgm_watch.FIELDS]
+    ids = [cat.BY_NAME[name].dcgm_id for name in cat.SAMPLED]
     assert None not in ids
     assert len(set(ids)) == len(ids)
 

@@ -15,7 +15,7 @@ PACKAGE = ROOT / "slurm_nvhc"
 
 ROOMS = {"sense", "compare", "judge", "act", "record"}
 BASE = {"model", "catalog", "policy", "slurm", "proc", "errors", "resources", "strict_yaml", "yaml_errors"}
-TOP = {"book", "context", "observation", "run_text", "pipeline", "hooks", "cli", "scenario", "doctor"}
+TOP = {"book", "context", "observation", "run_text", "pipeline", "hooks", "cli", "scenario", "doctor", "simulate"}
 PURE = {"compare", "judge"}
 
 # What a hook's healthy path must not load: each of these costs more than the hook itself, or is not light by nature.

@@ -686,3 +686,19 @@ def test_a_streak_does_not_span_a_week_without_data():
         assert run("health_check", later(snapshot(bad), seconds + 300), rules, memory=blind.memory).decision.verdict == verdict
     rare = run("prolog", later(snapshot(bad), 7200), rules, memory=one.memory, gpus=(0,))
     assert rare.decision.verdict == "fail", "a node that is looked at only by jobs: the next look is the next in the row"
+
+
+def test_one_field_of_a_rule_does_not_end_the_row_of_another():
+    """Two items of the fabric's health: one is bad at both looks, the other is well."""
+    twice = rule("fabric", "fabric_degraded_bandwidth", "fabric_route_unhealthy", fail=Level(value_is=(1,), consecutive=2, spacing_s=60.0))
+    bad = snapshot(gpu(0, fabric_degraded_bandwidth=1, fabric_route_unhealthy=0))
+    first = run("health_check", bad, policy(twice), bad)
+    second = run("health_check", later(bad, 300), policy(twice), bad, first.memory)
+    assert [f.evidence.field for f in second.findings if f.verdict == "fail"] == ["fabric_degraded_bandwidth"]
+
+
+def test_only_when_another_reading_is_known_to_be_so():
+    held = rule("left", "fb_used", warn=Level(value_above=1024.0, only_when=(("gpu_processes", (0,)),)))
+    for processes, codes in ((0, ["SITE-RULE"]), (3, []), (NoData("not_permitted"), [])):
+        got = run("health_check", snapshot(gpu(0, fb_used=40000, gpu_processes=processes)), policy(held))
+        assert [f.code for f in got.findings if f.verdict == "warn"] == codes

@@ -8,7 +8,7 @@ from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import findings as codes
 from slurm_nvhc.policy import compiled
 from slurm_nvhc.policy.compile import compile_policy
-from slurm_nvhc.policy.compiled import Level, Rule
+from slurm_nvhc.policy.compiled import Cusum, Level, Poisson, Rule
 
 POLICY = compiled.resolve(compile_policy(None, ""))
 RULES = POLICY.rules
@@ -25,15 +25,25 @@ def test_every_rule_has_unit_source_and_why(rule: Rule) -> None:
     ("mode", "action", "names"),
     [
         ("enforce", "drain", ["gpu_lost", "xid_off_bus", "xid_gsp", "recovery_action", "nvl_down", "xid_nvlink", "fabric_state",
-                              "fabric_error"]),
-        ("enforce", "narrow", ["row_remap_failure", "sram_threshold", "ecc_uncorrectable", "xid_ecc", "retired_pages"]),
-        ("observe", "narrow", ["xid_contained", "nvl_storm", "nvl_replay", "nvl_recovery", "nvl_crc", "pcie_width"]),
+                              "fabric_error", "nvl5_recovery_failed", "xid_nvlink5_fatal", "sxid_fatal"]),
+        ("observe", "drain", ["fabric_health", "fabric_configuration", "fabric_summary", "switch_reset", "switch_port_state",
+                              "switch_port_fatal", "switch_port_down", "switch_lost", "rdma_down"]),
+        ("enforce", "narrow", ["row_remap_failure", "sram_threshold", "memory_unrepairable", "ecc_uncorrectable", "xid_ecc",
+                               "retired_pages"]),
+        ("observe", "narrow", ["xid_contained", "nvl_storm", "nvl_replay", "nvl_recovery", "nvl_crc", "pcie_width",
+                               "pcie_width_learned", "nvl5_recovery", "nvl5_link_down", "nvl5_ber"]),
         ("observe", "notify", ["row_remap_pending", "xid_memory", "ecc_off", "pcie_replay", "thermal_slowdown", "thermal_slowdown_now",
-                               "thermal_margin", "power_brake", "power_brake_now", "xid_app_users", "xid_other"]),
-        ("observe", "note", ["row_remapped", "ecc_corrected", "xid_app"]),
+                               "thermal_margin", "power_brake", "power_brake_now", "xid_app_users", "xid_other", "nvl5_errors",
+                               "xid_nvlink5", "fabric_recovery", "switch_port_errors", "switch_temp", "thermal_software", "power_limit",
+                               "ecc_pending", "persistence_off", "rdma_flaps", "rdma_drift", "rdma_slow", "config_drift", "node_drift",
+                               "switch_drift", "power_learned", "pcie_gen_learned"]),
+        ("observe", "note", ["peer_clock", "peer_temp", "peer_power", "peer_throttle", "peer_link", "peer_errors",
+                             "row_remapped", "ecc_corrected", "xid_app", "row_spares", "nvl5_symbol", "sxid_nonfatal", "pcie_errors",
+                             "board_limits", "left_memory", "left_process", "rdma_recovery", "rdma_errors"]),
         ("enforce", "note", ["retired_pages_pending"]),
         ("off", "notify", ["gpu_temp", "memory_temp"]),
         ("off", "none", ["power_cap"]),
+        ("off", "note", ["clocks_set"]),
     ],
 )  # fmt: skip
 def test_modes_and_actions(mode: str, action: str, names: list[str]) -> None:
@@ -60,7 +70,13 @@ def test_thresholds_of_the_table() -> None:
     for name in ("fabric_state", "fabric_error"):  # a fabric manager that restarts must not drain: two looks in one hook are one event
         (level,) = RULES[name].fail
         assert (level.consecutive, level.spacing_s, level.settle_s) == (2, 60.0, 600.0)
-    assert RULES["nvl_replay"].fail == RULES["nvl_recovery"].fail == (Level(increase_at_least=3.0, hits=2, of_last=5),)
+    an_error_in_six_weeks = Poisson(0.001 / 3600)
+    slow_burn = Level(cusum=Cusum(0.001 / 3600, 0.5 / 3600), settle_s=600.0)
+    repeated = Level(poisson=an_error_in_six_weeks, increase_at_least=3.0, hits=2, of_last=5)
+    for name in ("nvl_replay", "nvl_recovery"):
+        assert RULES[name].warn == (Level(poisson=an_error_in_six_weeks), Level(increase_at_least=3.0))
+        assert RULES[name].fail == (repeated, slow_burn)
+    assert RULES["nvl_crc"].warn == (Level(poisson=Poisson(0.2, ber=1e-12, own_per_s=100.0)),)
     assert RULES["nvl_storm"].fail == (Level(rate_at_least=100 / 60, increase_at_least=100.0),)
     assert RULES["nvl_crc"].fail == (Level(rate_at_least=100.0, min_window_s=60.0),)
     assert RULES["retired_pages"].fail == (Level(value_at_least=63.0),)
@@ -71,6 +87,30 @@ def test_thresholds_of_the_table() -> None:
         Level(value_at_least=1.0, value_is_not=(3, 4)), Level(value_is=(4,), unless=(("row_remap_pending", (1,)),))
     )  # fmt: skip
     assert RULES["thermal_slowdown"].fail == (Level(share_above=0.1, hits=2, of_last=5),)
+    assert RULES["nvl5_recovery_failed"].fail == (Level(increase_at_least=1.0),)
+    assert RULES["nvl5_ber"].fail == (
+        Level(value_above=1e-12, hits=3, within_s=1500.0, settle_s=600.0),
+        Level(value_above=1e-12, consecutive=3, spacing_s=60.0, settle_s=600.0),
+    )
+    assert RULES["sxid_fatal"].fail == (Level(sxid=(), fatal=True, unless_peer_xid=(79,)),)
+    assert RULES["xid_nvlink5_fatal"].fail == (Level(xid=(144, 146, 147, 148, 149, 150), fatal=True, unless_peer_xid=(79,)),)
+    for name in ("fabric_health", "fabric_configuration", "fabric_summary"):
+        (level,) = RULES[name].fail
+        assert (level.consecutive, level.spacing_s, level.settle_s) == (2, 60.0, 600.0)
+
+
+def test_every_nvlink_5_xid_is_judged_and_145_alone_never_convicts() -> None:
+    convicts = {x for rule in RULES.values() for level in rule.fail for x in level.xid or ()}
+    warns = {x for level in RULES["xid_nvlink5"].warn for x in level.xid or ()}
+    assert set(range(144, 151)) - convicts == {145}
+    assert warns == set(range(144, 151))
+
+
+def test_fatal_and_not_fatal_are_two_rules_where_the_fatal_one_is_sticky() -> None:
+    """A warning in a sticky rule would be told at every prolog until the next reboot."""
+    for rule in RULES.values():
+        if rule.sticky and any(level.fatal is not None or level.sxid is not None for level in (*rule.warn, *rule.fail)):
+            assert all(level.fatal is True for level in (*rule.warn, *rule.fail)), rule.name
 
 
 def test_a_count_since_a_reset_fails_only_where_any_count_is_one_too_many() -> None:
@@ -107,5 +147,6 @@ def test_limits_in_degrees_are_judged_only_where_boards_give_degrees() -> None:
 
 
 def test_codes_of_faults_have_a_rule() -> None:
-    without = {c.code for c in codes.ALL if c.klass in ("gpu", "link")} - {r.finding for r in RULES.values()}
-    assert without == {"GPU-SWAPPED", "GPU-NEW", "GPU-EXCLUDED", "SITE-RULE", "NO-DATA", "DCGM-HEALTH", "PCIE-GEN"}
+    without = {c.code for c in codes.ALL if c.klass != "monitor"} - {r.finding for r in RULES.values()}
+    without -= {"NO-BASELINE", "COUNTER-RESET"}  # of the node, and no faults
+    assert without == {"GPU-SWAPPED", "GPU-NEW", "GPU-EXCLUDED", "SITE-RULE", "NO-DATA", "DCGM-HEALTH"}

@@ -281,7 +281,9 @@ def test_shown_is_what_judge_sees(site: Path, state: Path) -> None:
     site.write_text("schema: 1\nnodes: {n1: {expect: {gpus: 4}}}")
     got = show.to_json(load(site, state).policy.for_model("NVIDIA H200"))
     assert got["expect"] == {"gpus": 4, "links": 18}
-    assert got["rules"]["nvl_replay"]["fail"] == [{"increase_at_least": 3.0, "hits": 2, "of_last": 5}]
+    repeated, gathered = got["rules"]["nvl_replay"]["fail"]
+    assert repeated == {"poisson": {"per_s": 0.001 / 3600}, "increase_at_least": 3.0, "hits": 2, "of_last": 5}
+    assert gathered == {"cusum": {"normal_per_s": 0.001 / 3600, "faulty_per_s": 0.5 / 3600}, "settle_s": 600.0}
     assert got["rules"]["recovery_action"]["fail"][1]["unless"] == [["row_remap_pending", [1]]]
     assert json.loads(json.dumps(got)) == got
 

@@ -16,7 +16,7 @@ import pytest
 
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
-from slurm_nvhc.record import mirror
+from slurm_nvhc.record import mirror, schema
 from slurm_nvhc.record.ledger import Ledger
 from slurm_nvhc.record.run import Run
 
@@ -302,7 +302,7 @@ def test_a_ledger_of_a_newer_version_is_left_alone(folder: str) -> None:
     conn.commit()
     conn.close()
     before = content(path)
-    with pytest.raises(MonitorError, match="has schema 99, this version knows 1"):
+    with pytest.raises(MonitorError, match=f"has schema 99, this version knows {schema.VERSION}"):
         Ledger.open(folder, 5.0)
     assert content(path) == before
     assert not [n for n in os.listdir(folder) if "corrupt" in n]

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import zlib
 from typing import Any
 
 import build
@@ -16,6 +17,7 @@ import pytest
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Evidence, Finding
+from slurm_nvhc.model.look import Look
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
 from slurm_nvhc.model.reading import NoData
 from slurm_nvhc.model.snapshot import GpuIdentity, GpuState
@@ -179,37 +181,62 @@ def test_last_seen(ledger: Ledger) -> None:
 
 
 def test_fold_memory(ledger: Ledger) -> None:
-    assert ledger.fold_memory(lambda m: (m == {}, {"a": [1, None, "\udc80\x00"]})) is True
-    assert ledger.fold_memory(lambda m: (m, m)) == {"a": [1, None, "\udc80\x00"]}
+    assert ledger.fold_memory(lambda m, look: (m == {}, {"a": [1, None, "\udc80\x00"]}, look)) is True
+    assert ledger.fold_memory(lambda m, look: (m, m, look)) == {"a": [1, None, "\udc80\x00"]}
 
 
 def test_fold_memory_writes_nothing_when_the_function_fails(ledger: Ledger) -> None:
-    ledger.fold_memory(lambda m: (None, {"a": 1}))
+    ledger.fold_memory(lambda m, look: (None, {"a": 1}, look))
 
-    def broken(memory: dict[str, Any]) -> tuple[None, dict[str, Any]]:
+    def broken(memory: dict[str, Any], look: Any) -> tuple[None, dict[str, Any], Any]:
         memory["a"] = 2
         raise KeyError("judge")
 
     with pytest.raises(KeyError):
         ledger.fold_memory(broken)
-    assert ledger.fold_memory(lambda m: (m, m)) == {"a": 1}
+    assert ledger.fold_memory(lambda m, look: (m, m, look)) == {"a": 1}
     with pytest.raises(MonitorError, match="memory: can not be kept"):
-        ledger.fold_memory(lambda m: (None, {"a": object()}))
-    assert ledger.fold_memory(lambda m: (m, m)) == {"a": 1}
+        ledger.fold_memory(lambda m, look: (None, {"a": object()}, look))
+    assert ledger.fold_memory(lambda m, look: (m, m, look)) == {"a": 1}
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"null", b"\xff\xfe", b"[" * 100_000, 7, "text", None])
 def test_a_memory_that_can_not_be_read_is_empty_and_said(ledger: Ledger, folder: str, raw: Any) -> None:
-    ledger.fold_memory(lambda m: (None, {"a": 1}))
+    ledger.fold_memory(lambda m, look: (None, {"a": 1}, look))
     ledger.put("k", "v")
     if raw is None:
         sql(folder, "DELETE FROM state WHERE key = 'memory'")
     else:
         sql(folder, "UPDATE state SET value = ? WHERE key = 'memory'", raw)
-    assert ledger.fold_memory(lambda m: (m, {"b": 2})) == {}
+    assert ledger.fold_memory(lambda m, look: (m, {"b": 2}, look)) == {}
     assert len(ledger.damaged) == (raw is not None)
-    assert ledger.fold_memory(lambda m: (m, m)) == {"b": 2}
+    assert ledger.fold_memory(lambda m, look: (m, m, look)) == {"b": 2}
     assert ledger.get("k") == "v"
+
+
+LOOK = Look(T0, 5, "boot-1", "575.57", None, {"GPU-1/link0": {"nvlink_replay": 7}}, {"GPU-1/link0": {"nvlink_replay": (T0 - 1, 4)}})
+
+
+def test_the_last_look_is_kept_beside_the_memory(ledger: Ledger) -> None:
+    assert ledger.fold_memory(lambda m, look: (look, {"a": 1}, LOOK)) is None
+    assert ledger.fold_memory(lambda m, look: (look, m, None)) == LOOK  # none to remember: the last one stays
+    assert ledger.fold_memory(lambda m, look: (look, m, look)) == LOOK
+
+
+def test_memory_and_look_are_written_together_or_not_at_all(ledger: Ledger) -> None:
+    ledger.fold_memory(lambda m, look: (None, {"a": 1}, LOOK))
+    with pytest.raises(MonitorError):
+        ledger.fold_memory(lambda m, look: (None, {"a": object()}, LOOK._replace(boot_ns=6)))
+    assert ledger.fold_memory(lambda m, look: ((m, look), m, look)) == ({"a": 1}, LOOK)
+
+
+@pytest.mark.parametrize("raw", [b"", b"junk", zlib.compress(b"[]"), zlib.compress(b'{"schema": 9}'), zlib.compress(b'{"schema": 1}'), 7])
+def test_a_look_that_can_not_be_read_is_none_and_said(ledger: Ledger, folder: str, raw: Any) -> None:
+    ledger.fold_memory(lambda m, look: (None, {"a": 1}, LOOK))
+    sql(folder, "UPDATE state SET value = ? WHERE key = 'last_look'", raw)
+    assert ledger.fold_memory(lambda m, look: ((m, look), m, LOOK)) == ({"a": 1}, None)
+    assert [said.partition(":")[0] for said in ledger.damaged] == ["last look"]
+    assert ledger.fold_memory(lambda m, look: (look, m, look)) == LOOK
 
 
 def test_notes(ledger: Ledger) -> None:
@@ -317,7 +344,7 @@ def test_prune_keeps_what_is_needed(ledger: Ledger) -> None:
     long_job = ledger.save_baseline("long", build.snapshot(at_ns=T0 - 50 * DAY))
     gone_job = ledger.save_baseline("gone", build.snapshot(at_ns=T0 - 95 * DAY))
     ledger.exclude(Exclusion("GPU-a", "X", "", "nvhc", 1))
-    ledger.fold_memory(lambda m: (None, {"a": 1}))
+    ledger.fold_memory(lambda m, look: (None, {"a": 1}, look))
     assert ledger.prune(30.0, T0) == 2
     assert [r.id for r in ledger.recent_runs(9)] == [after, before]
     assert ledger.runs_of_gpu("GPU-a", 9) == ()
@@ -325,7 +352,7 @@ def test_prune_keeps_what_is_needed(ledger: Ledger) -> None:
     assert ledger.baseline("long") is not None
     assert (old, long_job) == (1, 4)
     assert ledger.exclusions()
-    assert ledger.fold_memory(lambda m: (m, m)) == {"a": 1}
+    assert ledger.fold_memory(lambda m, look: (m, m, look)) == {"a": 1}
     assert ledger.prune(30.0, T0) == 0
 
 

@@ -12,7 +12,9 @@ from typing import Any
 
 import forked
 import pytest
+from build import gpu, later, snapshot
 
+from slurm_nvhc.compare import since
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
 from slurm_nvhc.record import ledger as ledger_module
 from slurm_nvhc.record.ledger import Ledger
@@ -28,7 +30,7 @@ def folder(tmp_path: Any) -> str:
 
 def one_hook(folder: str, i: int) -> None:
     with Ledger.open(folder, PATIENT_S) as ledger:
-        ledger.fold_memory(lambda m: (None, {**m, "count": m.get("count", 0) + 1, f"hook{i}": i}))
+        ledger.fold_memory(lambda m, look: (None, {**m, "count": m.get("count", 0) + 1, f"hook{i}": i}, look))
         ledger.record_run(Run("epilog", i, i, "ok", job_id=str(i), gpus=(f"GPU-{i % 8}",)))
         if i % 5 == 0:
             ledger.exclude(Exclusion(f"GPU-{i}", "X", "", "nvhc", i))
@@ -36,7 +38,7 @@ def one_hook(folder: str, i: int) -> None:
 
 def expect_all(folder: str, number: int) -> str:
     with Ledger.open(folder, PATIENT_S) as ledger:
-        memory: dict[str, Any] = ledger.fold_memory(lambda m: (m, m))
+        memory: dict[str, Any] = ledger.fold_memory(lambda m, look: (m, m, look))
         assert memory["count"] == number
         assert len(memory) == number + 1
         assert sorted(int(r.job_id) for r in ledger.recent_runs(1000)) == list(range(number))
@@ -49,6 +51,26 @@ def test_50_hooks_at_once_on_a_node_without_a_ledger(folder: str) -> None:
     assert forked.at_once(50, lambda i: one_hook(folder, i)) == [0] * 50
     assert expect_all(folder, 50) == ""
     assert sorted(os.listdir(folder)) == ["ledger.lock", "ledger.sqlite3", "protective.json"]
+
+
+def one_look(folder: str, i: int) -> None:
+    """A hook that reads the node's counter, which stands at i, and folds it when its turn comes."""
+
+    def fold(memory: dict[str, Any], look: Any) -> tuple[None, dict[str, Any], Any]:
+        changes, new = since(look, later(snapshot(gpu(0, links=0, nvlink_replay_total=i)), i))
+        grown = sum(c.amount or 0 for c in changes or () if c.field == "nvlink_replay_total")
+        return None, {"first": memory.get("first", i), "grown": memory.get("grown", 0) + grown}, new
+
+    with Ledger.open(folder, PATIENT_S) as ledger:
+        ledger.fold_memory(fold)
+
+
+def test_hooks_at_once_count_each_increment_once(folder: str) -> None:
+    """In whatever order they come: the growth from the first look on, not more and not less."""
+    assert forked.at_once(20, lambda i: one_look(folder, i)) == [0] * 20
+    with Ledger.open(folder, PATIENT_S) as ledger:
+        memory: dict[str, Any] = ledger.fold_memory(lambda m, look: (m, m, look))
+    assert memory["grown"] == 19 - memory["first"]
 
 
 def test_50_hooks_at_once_on_a_damaged_ledger_lose_nothing_and_set_it_aside_once(folder: str) -> None:
@@ -80,12 +102,12 @@ def test_a_hook_that_has_the_old_file_open_follows_to_the_new_one(folder: str) -
 def test_a_file_is_not_set_aside_under_a_running_transaction(folder: str) -> None:
     from slurm_nvhc.errors import MonitorError
 
-    def fold(memory: dict[str, Any]) -> tuple[None, dict[str, Any]]:
+    def fold(memory: dict[str, Any], look: Any) -> tuple[None, dict[str, Any], Any]:
         with open(os.path.join(folder, "ledger.sqlite3"), "r+b") as file:
             file.write(b"x" * 100)
         with pytest.raises(MonitorError, match="held by another process"):
             Ledger.open(folder, 0.2)
-        return None, {"kept": 1}
+        return None, {"kept": 1}, look
 
     with Ledger.open(folder, 5.0) as ledger:
         ledger.fold_memory(fold)
@@ -143,7 +165,7 @@ def writer(folder: str, start: int, acks: int) -> None:
             if i >= 3:
                 ledger.release(f"GPU-{i - 3}")  # bounds the state; promised as well
                 ledger.end_intent(Intent("drain", f"nvhc: {i - 3}", i))
-            ledger.fold_memory(lambda m, i=i: (None, {"last": i}))
+            ledger.fold_memory(lambda m, look, i=i: (None, {"last": i}, look))
             os.write(acks, b"%d\n" % i)
 
 
@@ -170,7 +192,7 @@ def test_kill_at_random_moments_loses_nothing_promised(folder: str) -> None:
             drain = ledger.own_drain()
             assert drain is not None
             assert drain.set_ns >= promised
-            assert ledger.fold_memory(lambda m: (m["last"], m)) >= promised
+            assert ledger.fold_memory(lambda m, look: (m["last"], m, look)) >= promised
             assert (ledger.restored, ledger.damaged) == ("", [])
     assert promised >= 39  # every round promised something
 

@@ -38,7 +38,8 @@ def holds(tmp_path: Path, text: str) -> None:
 def test_report(path: Path) -> None:
     report = run_file(str(path))
     assert report.ok, missed(report)
-    assert report.report == path.stem[:3]
+    # Files that no report asked for are named after what they are about.
+    assert report.report == (path.stem[:3] if path.stem[1:3].isdigit() else "")
 
 
 def test_every_report_has_a_fault_and_its_opposite() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from slurm_nvhc.model.finding import Evidence, Finding
+from slurm_nvhc.model.suspect import Suspect
 from slurm_nvhc.scenario import load
 from slurm_nvhc.scenario.check import check, same_value
 from slurm_nvhc.scenario.seen import NodeSeen, Seen
@@ -44,6 +45,7 @@ def seen(**more: Any) -> Seen:
         excluded=("g5",),
         task_env={"CUDA_VISIBLE_DEVICES": "0,1"},
         task_prints=("nvhc: gpu5 hidden",),
+        suspects=(Suspect("link", f"{U3}/link11", "what it sends is rejected", True, "switch:c1/port5", (f"NVL-REPLAY {U3}/link11",)),),
     )
     return base._replace(**more)
 

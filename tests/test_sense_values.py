@@ -77,5 +77,8 @@ def test_a_reading_is_always_finite_and_never_a_sentinel(field: cat.Field, value
         assert rd.number(reading) is not None
         assert sentinel(reading) is None
         assert abs(reading) < 2**63
+    elif field.unit == cat.WORD and isinstance(reading, str):
+        assert reading
+        assert reading.isprintable()
     else:
         assert isinstance(reading, NoData) or reading in cat.LINK_STATES

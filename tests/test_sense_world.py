@@ -165,6 +165,15 @@ def test_add_to_a_link_carries_the_total(world: World) -> None:
         world.add("g4.429", -1)
 
 
+def test_a_recovery_on_nvlink_5_carries_the_gpus_counters() -> None:
+    world = World.preset("hgx-b200-8")
+    world.add("g3.link11.nvlink5_link_recovery", 2)
+    world.add("g3.link*.nvlink5_link_recovery", 1)
+    world.add("g3.link4.nvlink5_code_errors", 9)
+    assert [read(world, 3, f"nvlink5_recovery_{n}") for n in ("successful", "events", "failed")] == [20, 20, 0]
+    assert read(world, 3, "nvlink5_code_errors", 4) == 9
+
+
 def test_storm_and_slow_burn_take_their_time(world: World) -> None:
     start = world.wall_ns
     world.storm("g3.link11", "replay", 21200, 2460)
@@ -183,6 +192,42 @@ def test_throttle_grows_the_right_counters(world: World) -> None:
 
 
 # -- time, resets ------------------------------------------------------------------
+
+
+def test_traffic_is_counted_on_nvlink_5_while_time_passes() -> None:
+    world = World.preset("hgx-b200-8")
+    world.traffic("g3", 20_000)
+    world.advance(60)
+    world.storm("g3.link11", "nvlink5_retry_events", 5, 40)
+    for name in ("nvlink5_tx_bytes", "nvlink5_rx_bytes"):
+        assert read(world, 3, name) == 100 * 20_000 * 10**6
+        assert read(world, 4, name) == 0
+    assert read(world, 3, "nvlink_throughput") == NoData("not_supported")
+    world.traffic("*", 0)
+    world.advance(60)
+    assert read(world, 3, "nvlink5_tx_bytes") == 100 * 20_000 * 10**6
+    world.traffic("g3", 1000)
+    world.lose("g3")
+    world.advance(10)
+    assert read(world, 3, "nvlink5_tx_bytes") == 100 * 20_000 * 10**6
+
+
+def test_traffic_is_a_rate_that_is_sampled_before_nvlink_5(world: World, tmp_path: Path) -> None:
+    world.watch()
+    world.traffic("g3", 10_000)
+    path = str(tmp_path / "world.json")
+    world.save(path)
+    world = World.load(path)
+    world.advance(600)
+    world.gpu_reset("g3")
+    world.advance(1)
+    assert world.watched is not None
+    samples = world.watched[world.gpus[3].identity.uuid]["nvlink_throughput"]
+    assert [s.value for s in samples] == [0, 20_000, 0]
+    assert samples[2].at_ns - samples[1].at_ns == 600 * S
+    assert read(world, 3, "nvlink5_tx_bytes") == NoData("not_supported")
+    with pytest.raises(InputError):
+        world.traffic("g3", -1)
 
 
 def test_scheduled_changes_happen_at_their_moment(world: World) -> None:
@@ -261,6 +306,49 @@ def test_swap_is_another_card_in_the_slot(world: World) -> None:
     row = world.gpus[3].identity
     assert (row.uuid, row.serial, row.pci) == ("GPU-new", "42", pci)
     assert (read(world, 3, "ecc_sbe_aggregate"), read(world, 3, "nvlink_replay", 11), read(world, 3, "ecc_mode")) == (0, 0, 1)
+
+
+def test_identity_is_a_reading_too(world: World) -> None:
+    assert (read(world, 3, "vbios"), read(world, 3, "mig_mode")) == ("96.00.74.00.01", 0)
+    world.identify("g3", vbios="96.00.99.00.02", mig=True)
+    assert (read(world, 3, "vbios"), read(world, 3, "mig_mode")) == ("96.00.99.00.02", 1)
+    for name in ("vbios", "mig_mode"):
+        with pytest.raises(InputError, match="use identify"):
+            world.set(f"g3.{name}", 1)
+
+
+def test_what_is_configured_outlives_a_swap_and_ecc_waits_for_a_reset(world: World) -> None:
+    world.set("g3.ecc_pending", 0)
+    world.swap("g3", "GPU-new")
+    assert [read(world, 3, n) for n in ("ecc_mode", "ecc_pending", "persistence_mode")] == [1, 0, 1]
+    world.driver_reload()
+    assert read(world, 3, "ecc_mode") == 1
+    world.gpu_reset("g3")
+    assert read(world, 3, "ecc_mode") == 0
+
+
+def test_direct_links_follow_the_cards() -> None:
+    world = World.preset("hgx-a100-4")
+    uuids = [card.identity.uuid for card in world.gpus]
+    assert [read(world, 1, "nvlink_remote", n) for n in (0, 3, 4, 7, 8, 11)] == [uuids[i] for i in (0, 0, 2, 2, 3, 3)]
+    world.swap("g2", "GPU-new")
+    assert [read(world, 1, "nvlink_remote", n) for n in (3, 4, 8)] == [uuids[0], "GPU-new", uuids[3]]
+    world.links("g1", 6, "down")
+    assert read(world, 1, "nvlink_remote", 5) == "GPU-new"
+    assert read(World.preset("hgx-a100-4", gpus=2), 1, "nvlink_remote", 4) == NoData("not_supported")
+    pair = World.preset("a100-pcie-nvlink-2")
+    assert {link["nvlink_remote"] for link in pair.gpus[0].links.values()} == {pair.gpus[1].identity.uuid}
+    assert read(World.preset("a100-pcie-8"), 0, "nvlink_remote", 0) == NoData("not_supported")
+
+
+def test_a_far_end_is_any_word(world: World) -> None:
+    world.set("g3.link11.nvlink_remote", "switch:0000:c1:00.0/port5")
+    assert read(world, 3, "nvlink_remote", 11) == "switch:0000:c1:00.0/port5"
+    world.set("g3.link11.nvlink_remote", "blank")
+    assert read(world, 3, "nvlink_remote", 11) == NoData("blank")
+    for wrong in (7, ""):
+        with pytest.raises(InputError):
+            world.set("g3.link11.nvlink_remote", wrong)
 
 
 def test_lose_and_restore(world: World) -> None:

@@ -1,8 +1,11 @@
-"""The Xid catalogue."""
+"""The Xid and SXid catalogues."""
 
 from __future__ import annotations
 
-from slurm_nvhc.catalog import xids
+import pytest
+
+from slurm_nvhc.catalog import sxids, xids
+from slurm_nvhc.sense.kernel_log import Line, parse
 
 
 def test_classes_that_the_default_policy_rests_on() -> None:
@@ -33,3 +36,38 @@ def test_values_are_of_the_known_words() -> None:
 def test_an_unknown_number_has_a_meaning_to_show() -> None:
     assert xids.meaning(79) == "the GPU has fallen off the bus"
     assert "catalogue" in xids.meaning(99_999)
+
+
+def test_what_the_sources_say_beside_the_vendors_first_action() -> None:
+    by = xids.BY_NUMBER
+    assert (by[119].action, by[119].then, by[119].health, by[119].checker) == ("RESET_GPU", "INVESTIGATE_SW", "fail", "reboot+inspect")
+    assert (by[45].then, by[45].health, by[45].checker) == ("RESTART_FM", "", "ignore")
+    assert {x.number for x in xids.ALL if x.health == "fail"} == {48, 64, 74, 79, 95, 119, 120, 140}
+    assert {x.number for x in xids.ALL if x.disputed} == {32, 38, 44, 60, 63, 68, 69, 94, 121}
+
+
+def test_every_number_of_the_tables_is_in_the_catalogue() -> None:
+    for table in (xids._THEN, xids._HEALTH, xids._CHECKER):
+        numbers = [n for row in table.values() for n in row]
+        assert len(numbers) == len(set(numbers))
+        assert set(numbers) <= set(xids.BY_NUMBER)
+
+
+def test_sxid_classes() -> None:
+    of = {klass: {x.number for x in sxids.ALL if x.klass == klass} for klass in (sxids.NON_FATAL, sxids.FATAL, sxids.ALWAYS_FATAL)}
+    assert [len(of[k]) for k in of] == [26, 45, 21]
+    assert len(sxids.BY_NUMBER) == len(sxids.ALL) == 92
+    assert {20001, 24003, 19084} <= of[sxids.NON_FATAL]
+    assert {20034, 12032, 24007} <= of[sxids.FATAL]
+    assert {10003, 12020, *range(23001, 23018)} <= of[sxids.ALWAYS_FATAL]
+
+
+@pytest.mark.parametrize(("number", "fatal"), [(20034, True), (23001, True), (20001, False), (11004, False), (99_999, False)])
+def test_the_table_speaks_for_lines_without_a_word(number: int, fatal: bool) -> None:
+    assert sxids.is_fatal(number) is fatal
+    assert sxids.meaning(number)
+    head = f"nvidia-nvswitch0: SXid (PCI:0000:c1:00.0): {number}, "
+    lines = (head + rest for rest in ("Link 07 x", "Fatal, Link 07 x", "Non-fatal, Link 07 x"))
+    silent, said, other = parse([Line(n, n, line) for n, line in enumerate(lines)], "b")
+    assert (silent.fatal, said.fatal, other.fatal) == (fatal, True, False)
+    assert silent.link == 7

@@ -16,6 +16,7 @@ from slurm_nvhc.errors import NvhcError
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.job import Job
 from slurm_nvhc.model.snapshot import Trouble
+from slurm_nvhc.model.suspect import Suspect
 from slurm_nvhc.model.times import iso
 from slurm_nvhc.policy.compiled import Drain
 
@@ -24,7 +25,14 @@ MAX_TEMPLATE: Final = 64 * 1024
 MAX_RENDERED: Final = 16 * 1024
 
 
-def render(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, drain: Drain, now_ns: int) -> tuple[str, tuple[Trouble, ...]]:
+def render(
+    findings: Sequence[Finding],
+    job: Optional[Job],
+    node_gpus: int,
+    drain: Drain,
+    now_ns: int,
+    suspects: Sequence[Suspect] = (),
+) -> tuple[str, tuple[Trouble, ...]]:
     """(reason, troubles). The reason is one line, begins with "nvhc:", has at most drain.max_length
     characters, no control character and no "|". Never raises.
     """
@@ -37,7 +45,7 @@ def render(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, drai
             from slurm_nvhc import resources
 
             path = resources.find(PACKAGED)
-        text = _render(_read(path), _context(findings, job, node_gpus, now_ns))
+        text = _render(_read(path), _context(findings, job, node_gpus, now_ns, suspects))
         if not " ".join(text.split()):
             raise ValueError("gives an empty text")
         return wd.one_line(text, drain.max_length), ()
@@ -46,7 +54,7 @@ def render(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, drai
         line = getattr(exc, "lineno", None)
         problem = f"{where}{f', line {line}' if isinstance(line, int) else ''}: {_problem(exc)}; the built-in form was used"
         trouble = Trouble("MON-POLICY", "policy", problem) if drain.template else Trouble("MON-INTERNAL", "hook", problem)
-        return wd.plain(findings, job_id, drain.max_length), (trouble,)
+        return wd.plain(findings, job_id, drain.max_length, suspects), (trouble,)
 
 
 def _problem(exc: Exception) -> str:
@@ -65,12 +73,15 @@ def _read(path: str) -> str:
     return data.decode("utf-8")
 
 
-def _context(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, now_ns: int) -> dict[str, Any]:
+def _context(
+    findings: Sequence[Finding], job: Optional[Job], node_gpus: int, now_ns: int, suspects: Sequence[Suspect]
+) -> dict[str, Any]:
     first, *more = wd.told(findings)
     owner = job if job and wd.ordered(findings)[0].of_job else None
     return {
         "first": first._asdict(),
         "more": [f._asdict() for f in more],
+        "suspect": wd.suspect(findings, suspects),
         "job": {
             "id": wd.clean(owner.job_id, 20) if owner else "",
             "user": wd.clean(owner.user, 64) if owner else "",

@@ -9,13 +9,17 @@ from slurm_nvhc.catalog import fields, figures
 from slurm_nvhc.catalog.findings import BY_CODE
 from slurm_nvhc.model import entity as ent
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model import suspect as su
 from slurm_nvhc.model.finding import Finding
+from slurm_nvhc.model.suspect import Suspect
 from slurm_nvhc.model.times import duration
 
 PREFIX: Final = "nvhc:"
 MAX_LINKS: Final = 4  # named one by one; more are counted
 MAX_WORDS: Final = 120  # characters of any one text from outside within a reason
+MAX_SUSPECT: Final = 60
 
+_EVENTS: Final = {"xid": "Xid", "sxid": "SXid"}  # Evidence.field of events
 _VERDICTS: Final = {fd.FAIL: 0, fd.WARN: 1, fd.UNKNOWN: 2, fd.OK: 3}
 
 
@@ -88,7 +92,6 @@ def words(finding: Finding) -> Words:
         where = clean(name if kind == "monitor" else f"switch {name}", 60)
     elif not gpu and finding.entity != ent.NODE:
         where = clean(finding.entity, 60)
-    ev = finding.evidence
     return Words(
         code=clean(finding.code, 40),
         klass=clean(finding.klass, 20),
@@ -100,7 +103,7 @@ def words(finding: Finding) -> Words:
         link="" if link is None else f"link{link}",
         where=where,
         what=what(finding),
-        window=duration(ev.seconds) if ev.amount is not None and _is_number(ev.seconds) and ev.seconds else "",
+        window="" if finding.absolute else _lasted(finding),
         message=clean(finding.message),
         brief=_brief(finding, gpu or where),
     )
@@ -111,7 +114,9 @@ def what(finding: Finding) -> str:
     ev = finding.evidence
     field = fields.BY_NAME.get(ev.field)
     if field is not None and ev.amount is not None and _is_number(ev.amount):
-        return f"{field.label} {'at least ' if ev.bound == 'at_least' else ''}+{figures.amount(ev.amount, field)}"
+        # What was gathered over many jobs tells its own time: the window of a job would read as this job's.
+        gathered = f" in {_lasted(finding)}" if finding.absolute and _lasted(finding) else ""
+        return f"{field.label} {'at least ' if ev.bound == 'at_least' else ''}+{figures.amount(ev.amount, field)}{gathered}"
     if field is not None and field.kind == fields.FLAG and ev.after == 1:
         return field.label
     if field is not None and isinstance(ev.after, (int, float, str)):
@@ -120,6 +125,12 @@ def what(finding: Finding) -> str:
         return clean(f"{field.label} {after} {limit} {'' if field.words or field.kind == fields.STATE else field.unit}")
     code = BY_CODE.get(finding.code)
     return clean(finding.message or ev.text or (code.meaning if code else ""))
+
+
+def _lasted(finding: Finding) -> str:
+    """How long it took a counter to grow, '' where that is not said."""
+    ev = finding.evidence
+    return duration(ev.seconds) if ev.amount is not None and ev.seconds is not None and _is_number(ev.seconds) and ev.seconds else ""
 
 
 def _is_number(value: Any) -> bool:
@@ -137,7 +148,7 @@ def brief(finding: Finding) -> str:
 
 
 def _brief(finding: Finding, where: str) -> str:
-    xid = f"Xid {clean(finding.evidence.after, 10)}" if finding.evidence.field == "xid" else ""
+    xid = f"{_EVENTS[finding.evidence.field]} {clean(finding.evidence.after, 10)}" if finding.evidence.field in _EVENTS else ""
     return " ".join(part for part in (clean(finding.code, 40), where, xid) if part)
 
 
@@ -166,7 +177,17 @@ def told(findings: Sequence[Finding]) -> list[Words]:
     return out
 
 
-def plain(findings: Sequence[Finding], job_id: str, max_length: int) -> str:
+def suspect(findings: Sequence[Finding], suspects: Sequence[Suspect]) -> str:
+    """The part that the worst finding points to, where that is another than the finding names itself; else ''."""
+    worst = ordered(findings)[0]
+    behind = next((s for s in suspects if key(worst) in s.findings), None)
+    itself = (su.GPU, ent.gpu_of(worst.entity)), (su.LINK, worst.entity), (su.SWITCH, worst.entity)
+    if behind is None or not behind.named or (behind.kind, behind.entity) in itself:
+        return ""
+    return clean(su.label(behind, names(findings)), MAX_SUSPECT)
+
+
+def plain(findings: Sequence[Finding], job_id: str, max_length: int, suspects: Sequence[Suspect] = ()) -> str:
     """The reason without a template: the same form as the packaged one."""
     if not findings:
         return cut(f"{PREFIX} no finding", max_length)
@@ -177,6 +198,9 @@ def plain(findings: Sequence[Finding], job_id: str, max_length: int) -> str:
     if job_id and ordered(findings)[0].of_job:
         parts.append(f"{'' if w.window else 'seen at '}job {clean(job_id, 20)}")
     text = " ".join(part for part in parts if part)
+    accused = suspect(findings, suspects)
+    if accused:
+        text += f"; suspect {accused}"
     if more:
         text += f"; +{len(more)} more: " + ", ".join(f.brief for f in more)
     return one_line(text, max_length)
@@ -209,7 +233,8 @@ def names_it(reason: str, finding: Finding) -> bool:
     """Does somebody's drain reason speak of this finding: by its code, its Xid, or its GPU in any form?"""
     uuid = ent.gpu_of(finding.entity)
     said = [finding.code, gpu_name(finding), str(finding.gpu.get("pci") or ""), uuid[:12]]
-    if finding.evidence.field == "xid":
-        said += [f"xid {finding.evidence.after}", f"xid{finding.evidence.after}"]
+    if finding.evidence.field in _EVENTS:
+        name = _EVENTS[finding.evidence.field].lower()
+        said += [f"{name} {finding.evidence.after}", f"{name}{finding.evidence.after}"]
     spoken = re.sub(r"gpu[ :#]*(\d)", r"gpu\1", reason.lower())
     return any(re.search(rf"(?<![\w]){re.escape(word.lower())}(?![\d])", spoken) for word in said if word and word != "gpu?")

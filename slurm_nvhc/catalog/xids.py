@@ -1,8 +1,8 @@
 """The Xid catalogue: what the driver's error numbers mean, and who usually causes them.
 
 Sources: NVIDIA's Xid catalogue (R580 edition, later driver notes for 173 and up) for
-meaning and ``action``; DCGM's health module and public node checkers for the notes on
-disagreement. Data only; what an Xid leads to is the policy's business.
+meaning, ``action`` and ``then``; DCGM 4.6's health module for ``health``; gpud's own table
+for ``checker``. They disagree, which is data too. What an Xid leads to is the policy's business.
 
 Numbers that are missing here are kept by every consumer and shown as numbers: new
 drivers bring new ones.
@@ -35,7 +35,10 @@ class Xid(NamedTuple):
     klass:     one of the classes above, or the part concerned for those without a rule of their own
     app_fault: yes, often, maybe, no or symptom
     action:    the vendor's bucket for the first reaction; '' when the catalogue gives none
-    note:      where sources disagree, or what to look at
+    note:      what to look at, or which site does otherwise
+    then:      the vendor's bucket when it comes again; ''
+    health:    what DCGM's own health check makes of it: fail, warn or ''
+    checker:   what a public node checker (gpud) does: reboot, inspect, reboot+inspect, check application, ignore or ''
     """
 
     number: int
@@ -44,6 +47,14 @@ class Xid(NamedTuple):
     app_fault: str = NO
     action: str = ""
     note: str = ""
+    then: str = ""
+    health: str = ""
+    checker: str = ""
+
+    @property
+    def disputed(self) -> bool:
+        """Do the sources disagree on whether the GPU may go on: the vendor lets it, a checker reboots or DCGM's health fails?"""
+        return self.action in ("IGNORE", "RESTART_APP") and ("reboot" in self.checker or self.health == "fail")
 
 
 _COPY: Final = tuple(
@@ -51,7 +62,7 @@ _COPY: Final = tuple(
     for n in (39, 40, 41, 70, 71, 72, 75, 76, 77, 85, *range(126, 136))
 )
 
-ALL: Final = (
+_ROWS: Final = (
     Xid(8, "a channel made no progress in time", "engine", MAYBE, "RESTART_APP"),
     Xid(11, "push buffer with invalid content", "engine", OFTEN, "RESTART_APP"),
     Xid(13, "exception in a graphics or compute engine (illegal instruction or address)", APP, YES, "RESTART_APP",
@@ -59,13 +70,13 @@ ALL: Final = (
     Xid(25, "illegal push buffer notification", "engine", OFTEN, "RESTART_APP"),
     Xid(31, "access to memory that is not mapped or not permitted", APP, YES, "RESTART_APP",
         "DCGM health counts it as a memory warning; the vendor's catalogue as the application's"),
-    Xid(32, "push buffer damaged on its way", "engine", MAYBE, "RESTART_APP", "also seen with PCIe corruption; DCGM health warns"),
+    Xid(32, "push buffer damaged on its way", "engine", MAYBE, "RESTART_APP", "also seen with PCIe corruption"),
     Xid(37, "front-end firmware met an unknown method", "driver", MAYBE, "IGNORE"),
-    Xid(38, "front-end firmware watchdog", "driver", NO, "IGNORE", "public checkers reboot for it, the vendor does not"),
+    Xid(38, "front-end firmware watchdog", "driver", NO, "IGNORE"),
     *_COPY,
     Xid(43, "channel reset after the application's own error", APP, YES, "IGNORE",
-        "DCGM health counts it as a memory warning; the vendor's catalogue ignores it"),
-    Xid(44, "engine fault during a context switch", "driver", NO, "IGNORE", "public checkers reboot for it, the vendor does not"),
+        "DCGM health counts it as a memory warning"),
+    Xid(44, "engine fault during a context switch", "driver", NO, "IGNORE"),
     Xid(45, "channels torn down early (another Xid, an interrupt, out of memory)", APP, SYMPTOM, "WORKFLOW_XID_45"),
     Xid(46, "GPU hung, an engine did not answer", "hang", NO, "RESET_GPU"),
     Xid(48, "uncorrectable (double-bit) memory error", MEMORY_FATAL, NO, "WORKFLOW_XID_48", "together with 94 only one application is hit"),
@@ -77,7 +88,7 @@ ALL: Final = (
     Xid(61, "power management controller breakpoint", "legacy", NO, "CONTACT_SUPPORT", "older text: a micro-controller warning"),
     Xid(62, "power management controller halted", "firmware", NO, "RESET_GPU", "DCGM health files it under heat; it is not about heat"),
     Xid(63, "a memory repair was recorded: row remap, or page retirement before Ampere", MEMORY_INFO, NO, "IGNORE",
-        "vendor: run on, reset when idle; public checkers reboot"),
+        "run on, reset when idle"),
     Xid(64, "a memory repair could not be recorded", MEMORY_FATAL, NO, "RESET_GPU"),
     Xid(66, "illegal register access by the driver", "driver", NO, "IGNORE"),
     Xid(67, "illegal access by the driver, found in verification", "driver", NO, "IGNORE", "DCGM health files it under NVLink"),
@@ -99,7 +110,7 @@ ALL: Final = (
     Xid(110, "security fault", "security", NO, "RESET_GPU"),
     Xid(119, "GSP firmware did not answer a call", GSP, NO, "RESET_GPU", "the engine stops all driver calls once it saw one"),
     Xid(120, "GSP firmware error", GSP, NO, "RESET_GPU"),
-    Xid(121, "corrected error on the link between CPU and GPU", "c2c", NO, "IGNORE", "public checkers reboot for it, the vendor does not"),
+    Xid(121, "corrected error on the link between CPU and GPU", "c2c", NO, "IGNORE"),
     Xid(122, "firmware flash could not be read", "firmware", NO, "CONTACT_SUPPORT", "listed as unused"),
     Xid(123, "firmware flash could not be written", "firmware", NO, "CONTACT_SUPPORT", "listed as unused"),
     Xid(124, "firmware flash could not be erased", "firmware", NO, "CONTACT_SUPPORT", "listed as unused"),
@@ -142,6 +153,43 @@ ALL: Final = (
     Xid(175, "memory subsystem", "memory"),
     Xid(176, "correctable PCIe fault", "bus"),
     Xid(185, "memory sparing", "memory"),
+)
+
+_COPY_ENGINES: Final = tuple(x.number for x in _COPY)
+_THEN: Final[Mapping[str, tuple[int, ...]]] = {
+    "CONTACT_SUPPORT": (8, *_COPY_ENGINES, 38, 43, 44, 46, 54, 62, 64, 67, 68, 74, 79, 92, 93, 109, 121, 140, 141, 143, 151, 157, 158),
+    "CHECK_APP": (11, 25, 32, 37, 69, 80),
+    "INVESTIGATE_SW": (60, 66, 110, 119, 120, 155, 160, 161),
+    "INVESTIGATE_LINK_SI": (136,),
+    "UPDATE_SWFW": (78,),
+    "WORKFLOW_XID_13": (13,),
+    "WORKFLOW_XID_31": (31,),
+    "WORKFLOW_XID_48": (48,),
+    "WORKFLOW_NVLINK5_ERR": tuple(range(144, 151)),
+    "XID_137_FLOW": (137,),
+    "RESTART_FM": (45,),  # alone; with another Xid: follow that one
+    "SYMPATHETIC_REPORT_SOLO": (159,),
+    "IGNORE": (63, 94, 95, 106, 156),
+}  # fmt: skip
+_HEALTH: Final[Mapping[str, tuple[int, ...]]] = {
+    "fail": (48, 64, 74, 79, 95, 119, 120, 140),
+    "warn": (31, 32, 38, 39, 43, 54, 56, 57, 58, 60, 61, 62, 63, 67, 73, 78, 93, 94, 121, 137),
+}
+_CHECKER: Final[Mapping[str, tuple[int, ...]]] = {
+    "reboot+inspect": (32, 38, 44, 48, 62, 63, 64, 68, 69, 74, 79, 95, 110, 119, 120, 121, 123, 140),
+    "reboot": (46, 60, 61, 78, 94, *range(144, 152), 155, 156, 158, 163, 166, 167, 169, 172),
+    "inspect": (143,),
+    "check application": (13, 31, 43, 137, 170),
+    "ignore": (45, 92),
+}
+
+
+def _in(table: Mapping[str, tuple[int, ...]], number: int) -> str:
+    return next((word for word, numbers_ in table.items() if number in numbers_), "")
+
+
+ALL: Final = tuple(
+    x._replace(then=_in(_THEN, x.number), health=_in(_HEALTH, x.number), checker=_in(_CHECKER, x.number)) for x in _ROWS
 )
 
 BY_NUMBER: Final[Mapping[int, Xid]] = {x.number: x for x in ALL}

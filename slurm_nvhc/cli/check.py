@@ -15,6 +15,7 @@ from slurm_nvhc.context import Context, prepare
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model import suspect
 from slurm_nvhc.model.snapshot import Snapshot, Trouble, from_json, to_json
 from slurm_nvhc.observation import Observation, judge_snapshots, observe, read_now
 from slurm_nvhc.slurm.node import SlurmCommands
@@ -73,6 +74,7 @@ def check(args: argparse.Namespace) -> int:
             show.evidence(out, finding)
     else:
         show.findings(out, "", judgement.findings)
+    show.suspects(out, judgement.suspects, [*seen.given.known, *(g.identity for g in (gpus or {}).values())])
     would = ", ".join(dict.fromkeys(p.action for p in judgement.decision.proposals)) or "nothing"
     out.print(common.verdict_text(judgement.decision.verdict), f" a health check would do: {would}", sep="")
     return common.exit_code(judgement.decision.verdict)
@@ -117,6 +119,7 @@ def _as_json(context: Context, seen: Observation) -> dict[str, Any]:
         "gpus": dict(judgement.gpu_verdicts),
         "findings": [fd.to_json(f) for f in judgement.findings],
         "changes": [c._asdict() for c in seen.changes if noteworthy(c)],
+        "suspects": [suspect.to_json(s) for s in judgement.suspects],
         "decision": run_text.decision_to_json(judgement.decision),
         "snapshot": to_json(seen.snapshot),
     }

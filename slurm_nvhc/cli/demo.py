@@ -17,6 +17,7 @@ from rich.console import Console
 from slurm_nvhc import resources
 from slurm_nvhc.cli import common, show
 from slurm_nvhc.errors import MonitorError
+from slurm_nvhc.model import suspect
 from slurm_nvhc.model.snapshot import GpuIdentity
 from slurm_nvhc.model.times import duration
 from slurm_nvhc.record.ledger import Ledger
@@ -87,9 +88,9 @@ def _one(out: Console, seen: Seen, run: Optional[Run], gpus: tuple[GpuIdentity, 
             out.print(f"  the job's output begins with: {line}")
         out.print(f"  the task starts with CUDA_VISIBLE_DEVICES={seen.task_env.get('CUDA_VISIBLE_DEVICES', '')}", style="bold")
         return
-    out.print(
-        f"\n[{seen.hook}] job {seen.job}, {seen.seconds * 1000:.0f} ms, exit {seen.status}: ", common.verdict_text(seen.verdict), sep=""
-    )
+    job = f" job {seen.job}," if seen.job else ""
+    head = f"\n[{seen.hook.replace('_', ' ')}]{job} {seen.seconds * 1000:.0f} ms, exit {seen.status}: "
+    out.print(head, common.verdict_text(seen.verdict), sep="")
     if run is None:
         return
     if seen.hook == "epilog":
@@ -101,6 +102,10 @@ def _one(out: Console, seen: Seen, run: Optional[Run], gpus: tuple[GpuIdentity, 
             show.changes(out, run.changes, gpus)
             for finding in run.findings:
                 show.evidence(out, finding)
+            show.suspects(out, [suspect.from_json(row) for row in run.outcome.get("suspects", ())], gpus)
+            show.touched(out, [run])
+    elif seen.hook == "health_check":
+        out.print("  the engine samples from now on, so that a fault can be placed within a job")
     elif seen.hook == "prolog" and not run.findings:
         out.print("  every counter is written down; nothing is wrong, so Slurm is asked nothing")
     if seen.actions:

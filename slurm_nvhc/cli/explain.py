@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Final, Optional, Sequence
+from typing import Final, Mapping, Optional, Sequence
 
 from rich.console import Console
 
-from slurm_nvhc.cli import common, show
+from slurm_nvhc.cli import common, moment, show
 from slurm_nvhc.cli.status import run_json
 from slurm_nvhc.errors import InputError
-from slurm_nvhc.model import entity
+from slurm_nvhc.judge import EPILOG, HEALTH_CHECK
+from slurm_nvhc.model import entity, suspect
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.snapshot import GpuIdentity
-from slurm_nvhc.model.times import duration, iso
+from slurm_nvhc.model.times import duration, iso, minutes
 from slurm_nvhc.record.ledger import Ledger
 from slurm_nvhc.record.run import Run
 
 MOST_RUNS: Final = 50
+MOST_SEEN: Final = 10
 _INDEX = re.compile(r"^(?:gpu|g)(\d+)$")
 
 
 def explain(args: argparse.Namespace) -> int:
     what = args.what.strip()
+    if args.at and not what.isdigit():
+        raise InputError("--at", "", f"{what} is no job id", "a minute is asked of a job: nvhc explain JOB --at 14:10")
     with common.open_ledger(args) as ledger:
         gpus = ledger.known_gpus()
         identity = find_gpu(what, gpus)
@@ -35,7 +39,9 @@ def explain(args: argparse.Namespace) -> int:
             runs = ledger.runs_of_job(what)
             if not runs:
                 raise InputError(what, "", "no run of this job is in this node's ledger", _recent_jobs(ledger))
-            return _show(args, f"job {what}", runs, gpus)
+            if args.at:
+                return moment.explain(args, ledger, what, runs, gpus)
+            return _show(args, f"job {what}", runs, gpus, seen=_sightings(ledger, runs))
         if what in ("node", common.node(args)):
             runs = ledger.runs_not_ok(MOST_RUNS + 1)
             return _show(args, f"node {common.node(args)}", runs[:MOST_RUNS], gpus, cut=len(runs) > MOST_RUNS)
@@ -67,26 +73,42 @@ def _recent_jobs(ledger: Ledger) -> str:
     return f"recent jobs: {', '.join(jobs[:8])}" if jobs else "no job ran here yet"
 
 
+def _sightings(ledger: Ledger, runs: Sequence[Run]) -> dict[int, list[moment.Seen]]:
+    """What health checks saw grow within each epilog's window: run id -> sightings."""
+    epilogs = [r for r in runs if r.hook == EPILOG]
+    return {r.id: moment.sightings(ledger.runs_between(HEALTH_CHECK, r.started_ns, r.ended_ns), r) for r in epilogs}
+
+
 def _show(
-    args: argparse.Namespace, title: str, runs: Sequence[Run], gpus: Sequence[GpuIdentity], only: str = "", cut: bool = False
+    args: argparse.Namespace,
+    title: str,
+    runs: Sequence[Run],
+    gpus: Sequence[GpuIdentity],
+    only: str = "",
+    cut: bool = False,
+    seen: Mapping[int, Sequence[moment.Seen]] = {},
 ) -> int:
-    """only: what is said about this GPU. cut: older runs were left out."""
+    """only: what is said about this GPU. cut: older runs were left out. seen: by health checks within a run's window."""
     verdict = fd.worst(f.verdict for r in runs for f in _of(r, only)) if only else fd.worst(r.verdict for r in runs)
     if args.json:
-        common.say_json({"schema": 1, "what": title, "verdict": verdict, "cut": cut, "runs": [run_json(r) for r in runs]})
+        document = {"schema": 1, "what": title, "verdict": verdict, "cut": cut, "runs": [run_json(r) for r in runs]}
+        touched = [r.touched for r in runs if r.touched]
+        common.say_json({**document, "touched": touched[0]} if touched and not only else document)
         return common.exit_code(verdict)
     out = common.console()
     out.print(title, style="bold")
+    if not only:
+        show.touched(out, runs)
     if cut:
         out.print(f"only the newest {len(runs)} runs are shown; `nvhc explain JOB` finds older ones")
     for run in sorted(runs, key=lambda r: r.ended_ns):
-        _one(out, run, gpus, only)
+        _one(out, run, gpus, only, seen.get(run.id, ()))
     if not runs:
         out.print("nothing but clean runs is known")
     return common.exit_code(verdict)
 
 
-def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str) -> None:
+def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str, seen: Sequence[moment.Seen]) -> None:
     who = " ".join(x for x in (f"job {run.job_id}" if run.job_id else "", f"user {run.user}" if run.user else "") if x)
     length = (run.ended_ns - run.started_ns) / 1e9
     window = f", window {duration(length)}" if length > 0 else ""
@@ -94,9 +116,17 @@ def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str) -> None
     findings = _of(run, only)
     for finding in findings:
         show.evidence(out, finding)
+    show.suspects(out, _suspects(run, only), gpus)
     changes = [c for c in run.changes if not only or entity.gpu_of(c.entity) == only]
     if changes and run.hook == "epilog":
         show.changes(out, changes, gpus)
+    for sight in seen[:MOST_SEEN]:
+        when = minutes([(sight.from_ns, sight.to_ns)])
+        out.print(f"    seen      {when}  {show.entity_name(sight.entity, gpus)}: {sight.what} (by a health check)")
+    if len(seen) > MOST_SEEN:
+        out.print(f"    seen      and {len(seen) - MOST_SEEN} more times")
+    if run.outcome.get("not_compared"):
+        out.print(f"    peers     not compared: {run.outcome['not_compared']}")
     reason = run.outcome.get("reason")
     if reason:
         out.print(f"    reason    {reason}")
@@ -104,6 +134,13 @@ def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str) -> None
         out.print(f"    did       {show.did(run.outcome)}")
         for trouble in run.outcome.get("troubles", ()):
             out.print(f"    trouble   {trouble.get('code')}: {trouble.get('detail')}")
+
+
+def _suspects(run: Run, only: str) -> list[suspect.Suspect]:
+    """Those behind what is said about the GPU ``only``, or all."""
+    keys = {f"{f.code} {f.entity}" for f in _of(run, only)}
+    rows = (suspect.from_json(value) for value in run.outcome.get("suspects", ()))
+    return [s for s in rows if keys & set(s.findings)]
 
 
 def _of(run: Run, only: str) -> list[fd.Finding]:

@@ -37,7 +37,7 @@ def release(args: argparse.Namespace) -> int:
         if uuid not in excluded or not ledger.release(uuid):
             raise InputError(args.gpu, "", "is not excluded on this node", f"excluded: {', '.join(sorted(excluded)) or 'none'}")
         # What it was excluded for is dealt with: an Xid in this boot's log must not exclude it again.
-        ledger.settle(ledger.fold_memory(lambda memory: (open_names(memory, uuid), memory)))
+        ledger.settle(ledger.fold_memory(lambda memory, look: (open_names(memory, uuid), memory, look)))
     print(f"released {uuid}: the next job may use it")
     return common.OK
 

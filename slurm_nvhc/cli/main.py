@@ -86,6 +86,7 @@ def parser() -> argparse.ArgumentParser:
         "JOB is a job id; GPU is gpu3, a UUID or its beginning, or a PCI address; NODE is the node's name.",
     )  # fmt: skip
     explain.add_argument("what", metavar="JOB|GPU|NODE")
+    explain.add_argument("--at", default="", metavar="TIME", help="of a job: what is known around 14:10, or 2026-12-01T14:10 (UTC)")
 
     capture = command(commands, "capture", "check:capture", "write all readings of this node to a file, to compare or to send")
     capture.add_argument("-o", "--output", default="-", metavar="FILE", help="where to (default: standard output)")
@@ -95,6 +96,14 @@ def parser() -> argparse.ArgumentParser:
         "A scenario describes a node, its faults and what should come of them: docs/scenarios.md.", site=False,
     )  # fmt: skip
     replay.add_argument("file", metavar="FILE", nargs="+", help="scenario file")
+
+    simulate = command(
+        commands, "simulate", "simulate:simulate", "judge the stored runs again: what would another policy have done?",
+        "Nothing is done and Slurm is not asked. Compares with the policy in force, over what the ledger keeps (record.keep).\n"
+        "Exit code: 0 nothing would differ, 1 something would, 2 the new policy is wrong, 3 no run could be judged.",
+    )  # fmt: skip
+    simulate.add_argument("--policy", required=True, metavar="NEW", help="the policy file to try")
+    simulate.add_argument("--since", default="", metavar="TIME", help="only runs of this long before the newest: 30d, 12h (default: all)")
 
     gpu = commands.add_parser("gpu", help="GPUs that jobs do not get to see, or that are gone").add_subparsers(
         metavar="COMMAND", required=True
@@ -107,6 +116,28 @@ def parser() -> argparse.ArgumentParser:
         "For a GPU that is not to come back. One that is still there is known again at the next run.",
     )  # fmt: skip
     forget.add_argument("gpu", metavar="GPU", help="gpu3, a UUID or its beginning, or a PCI address")
+
+    baseline = commands.add_parser("baseline", help="what is normal on this node, learned once of a healthy look").add_subparsers(
+        metavar="COMMAND", required=True
+    )
+    command(
+        baseline, "show", "baseline:show", "what was learned beside what the node shows now",
+        "Exit code 1 where something differs, 3 where nothing can be compared.",
+    )  # fmt: skip
+    accept = command(
+        baseline, "accept", "baseline:accept", "take what the node shows now for normal, e.g. after an upgrade",
+        "ENTITY is gpu3, gpu3/link11, a UUID, a PCI address, node, or the name of a switch or port as `show` gives it,\n"
+        "with all its links or ports. --all takes the configuration of the whole node; what is down or gone has to be named.",
+    )  # fmt: skip
+    accept.add_argument("entity", nargs="?", default="", metavar="ENTITY")
+    accept.add_argument("--all", action="store_true", help="the whole node")
+    accept.add_argument("--field", default="", metavar="NAME", help="only this reading")
+
+    rates = command(
+        commands, "rates", "rates:rates", "how fast error counters grow here, by version: did an upgrade change it?",
+        "Counted from look to look of all hooks, exact growth only.",
+    )  # fmt: skip
+    rates.add_argument("--by", default="driver,vbios,fabric_manager,model", metavar="LIST", help="versions to tell apart (%(default)s)")
 
     policy = commands.add_parser("policy", help="check a policy, show the one in force").add_subparsers(metavar="COMMAND", required=True)
     policy_check = command(policy, "check", "policy:check", "say what is wrong with a policy file, by line and key")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Sequence
+from typing import Any, Final, Iterable, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -12,12 +12,16 @@ from slurm_nvhc.catalog import findings as codes
 from slurm_nvhc.cli import common
 from slurm_nvhc.compare import noteworthy
 from slurm_nvhc.model import change as ch
-from slurm_nvhc.model import entity
+from slurm_nvhc.model import entity, suspect
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.snapshot import GpuIdentity
-from slurm_nvhc.model.times import duration, iso
+from slurm_nvhc.model.suspect import Suspect
+from slurm_nvhc.model.times import duration, iso, minutes
+from slurm_nvhc.record.run import Run
+
+_TOUCHED: Final = {suspect.CLEAN: "green", suspect.UNKNOWN: "magenta", suspect.SUSPECTED: "yellow", suspect.HIT: "bold red"}
 
 
 def place(finding: Finding) -> str:
@@ -54,8 +58,9 @@ def evidence(out: Console, f: Finding) -> None:
         ("before", common.plain(e.before) if e.amount is not None else ""),
         ("after", common.plain(e.after)),
         ("change", f"{least}{e.amount:g}{rate}" if e.amount is not None else ""),
+        ("normal", normal(e)),
         ("window", " ".join(x for x in (e.window, f"({duration(e.seconds)})" if e.seconds is not None else "") if x)),
-        ("when", iso(e.at_ns) if e.at_ns is not None else ""),
+        ("when", moments(e) or (iso(e.at_ns) if e.at_ns is not None else "")),
         ("rule", f"{e.rule}: {e.threshold}" if e.threshold else e.rule),
         ("source", e.source),
         ("detail", e.text if e.text != f.message else ""),
@@ -67,6 +72,27 @@ def evidence(out: Console, f: Finding) -> None:
     for name, value in rows:
         if value and value != "-":
             out.print(f"    {name:<9} {value}")
+
+
+def normal(e: fd.Evidence) -> str:
+    """'0.001 in that time; as much or more by chance alone: 1.7e-10': what a statistical rule reckoned with; '' for others."""
+    if e.expected is None:
+        return ""
+    return f"{e.expected:.3g} in that time" + (f"; as much or more by chance alone: {e.chance:.2g}" if e.chance is not None else "")
+
+
+def moments(e: fd.Evidence) -> str:
+    """'14:08-14:10Z (within 2 of 41 minutes)': when in the window it happened; '' when that is not known."""
+    return minutes([(begin, end) for begin, end, _amount in e.moments], e.seconds)
+
+
+def entity_name(name: str, gpus: Sequence[GpuIdentity]) -> str:
+    """'gpu3 link11' for a GPU or link of this node; other entities as they are."""
+    head, link = entity.split_link(name)
+    identity = next((g for g in gpus if g.uuid == head), None)
+    if identity is None:
+        return name
+    return common.gpu_name(identity._asdict()) + ("" if link is None else f" link{link}")
 
 
 def changes(out: Console, rows: Iterable[Change], gpus: Sequence[GpuIdentity], most: int = 20) -> None:
@@ -95,6 +121,27 @@ def _change_row(c: Change, gpus: dict[str, GpuIdentity]) -> tuple[Any, ...]:
         amount = f"{'at least ' if c.kind == ch.AT_LEAST else ''}+{c.amount:g}"
     label = f"{facts.label} [{facts.unit}]" if facts is not None and facts.unit else (facts.label if facts is not None else c.field)
     return where, label, common.plain(c.before), common.plain(c.after), amount, c.why
+
+
+def touched(out: Console, runs: Iterable[Run]) -> None:
+    """Was the job touched by a fault: one line per epilog with its minutes and counters, the newest first."""
+    for run in runs:
+        if run.touched:
+            told = suspect.touched_from_json(run.touched)
+            out.print(Text.assemble("touched: ", (told.verdict, _TOUCHED.get(told.verdict, "")), f"  {told.why}"))
+            for begin, end, what in told.minutes:
+                out.print(f"    when      {minutes([(begin, end)], (run.ended_ns - run.started_ns) / 1e9)}  {what}")
+            for counter in told.counters:
+                out.print(f"    counted   {counter}")
+
+
+def suspects(out: Console, rows: Iterable[Suspect], gpus: Sequence[GpuIdentity]) -> None:
+    """One line each: the part, the far end of a link, and why; who is not named is not accused."""
+    names = {g.uuid: common.gpu_name(g._asdict()) for g in gpus}
+    for s in rows:
+        far = f", far end {suspect.place(s.far, names)}" if s.far else ""
+        told = f"{suspect.label(s, names)}{far}" if s.named else "none named"
+        out.print(f"    suspect   {told}: {s.why}")
 
 
 def did(outcome: Any) -> str:

@@ -90,6 +90,7 @@ def run_json(run: Run) -> dict[str, Any]:
     """A run as JSON, without its snapshot."""
     out = run._asdict()
     out.pop("snapshot")
+    out.pop("timeline")  # long: `nvhc explain JOB --at` shows a minute of it
     out["findings"] = [fd.to_json(f) for f in run.findings]
     out["changes"] = [c._asdict() for c in run.changes]
     return out

@@ -12,12 +12,13 @@ Rules that hold for every counter:
 
 from __future__ import annotations
 
-from typing import Collection, Final, Iterator, Optional, Sequence
+from typing import Collection, Final, Iterator, Optional, Sequence, Union
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity
 from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.look import Look
 from slurm_nvhc.model.reading import NOT_SUPPORTED, NoData, Reading, number
 from slurm_nvhc.model.snapshot import GpuState, Snapshot
 
@@ -32,7 +33,7 @@ _CLEARING_WORDS: Final = {
 }
 
 
-def window_seconds(before: Snapshot, after: Snapshot) -> float:
+def window_seconds(before: Union[Snapshot, Look], after: Snapshot) -> float:
     """Length of the window: by the boot-time clock within one boot, else by wall clock. Never negative."""
     if before.boot_id == after.boot_id:
         return max(0.0, (after.boot_ns - before.boot_ns) / 1e9)
@@ -45,22 +46,22 @@ def compare(before: Snapshot, after: Snapshot, uuids: Optional[Collection[str]] 
     A GPU or part that ``before`` does not know yields unknown changes ("not seen before");
     one that is gone yields none: its absence is judged, not computed with.
     """
-    cleared = _cleared_for_all(before, after)
+    cleared = cleared_for_all(before, after)
     seconds = window_seconds(before, after)
     out: list[Change] = []
     for uuid, gpu in (after.gpus or {}).items():
         if uuids is not None and uuid not in uuids:
             continue
         old = (before.gpus or {}).get(uuid)
-        out.extend(_changes(list(_readings(old, uuid)) if old else None, list(_readings(gpu, uuid)), cleared, seconds))
+        out.extend(changes_of(list(readings_of(old, uuid)) if old else None, list(readings_of(gpu, uuid)), cleared, seconds))
     for name, readings in after.parts.items():
         known = before.parts.get(name)
         olds = None if known is None else [(name, field, value) for field, value in known.items()]
-        out.extend(_changes(olds, [(name, field, value) for field, value in readings.items()], cleared, seconds))
+        out.extend(changes_of(olds, [(name, field, value) for field, value in readings.items()], cleared, seconds))
     return tuple(out)
 
 
-def _cleared_for_all(before: Snapshot, after: Snapshot) -> str:
+def cleared_for_all(before: Union[Snapshot, Look], after: Snapshot) -> str:
     """The strongest thing known to have cleared counters on every GPU: REBOOT, DRIVER_RELOAD or ''."""
     if before.boot_id != after.boot_id:
         return cat.REBOOT
@@ -72,10 +73,10 @@ def _cleared_for_all(before: Snapshot, after: Snapshot) -> str:
     return ""
 
 
-_Row = tuple[str, str, Reading]  # entity, field, reading
+Row = tuple[str, str, Reading]  # entity, field, reading
 
 
-def _readings(gpu: GpuState, uuid: str) -> Iterator[_Row]:
+def readings_of(gpu: GpuState, uuid: str) -> Iterator[Row]:
     """What a GPU and its links say."""
     for field, value in gpu.readings.items():
         yield uuid, field, value
@@ -84,7 +85,7 @@ def _readings(gpu: GpuState, uuid: str) -> Iterator[_Row]:
             yield entity.link(uuid, link_number), field, value
 
 
-def _changes(before: Optional[Sequence[_Row]], after: Sequence[_Row], cleared: str, seconds: float) -> Iterator[Change]:
+def changes_of(before: Optional[Sequence[Row]], after: Sequence[Row], cleared: str, seconds: float) -> Iterator[Change]:
     """Of one thing that is reset as a whole: a GPU with its links, or a part."""
     olds = {(name, field): value for name, field, value in before or ()}
     went_back = any(_went_back(field, olds.get((name, field)), value) for name, field, value in after)
@@ -102,10 +103,10 @@ def _changes(before: Optional[Sequence[_Row]], after: Sequence[_Row], cleared: s
 def _went_back(field: str, before: Optional[Reading], after: Reading) -> bool:
     """A counter that a GPU reset clears is lower than before: the GPU (or this family) was reset."""
     facts = cat.BY_NAME.get(field)
-    old, new = number(before), number(after)
-    if facts is None or facts.kind != cat.COUNTER or facts.shrinks or old is None or new is None:
+    if facts is None or facts.kind != cat.COUNTER or facts.shrinks or cat.GPU_RESET not in facts.cleared_by:
         return False
-    return cat.GPU_RESET in facts.cleared_by and new < old
+    old, new = number(before), number(after)
+    return old is not None and new is not None and new < old
 
 
 def _counter(

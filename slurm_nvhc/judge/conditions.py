@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Final, Mapping, NamedTuple, Optional
+from typing import Any, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.judge import expect, peers, rates
+from slurm_nvhc.judge.evidence import Gathered
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.reading import NoData, Reading, number
-from slurm_nvhc.policy.compiled import Level
+from slurm_nvhc.policy.compiled import Cusum, Level
 
 _WINDOWED: Final = ("increase_above", "increase_at_least", "rate_above", "rate_at_least", "share_above", "over_limit", "poisson")
 
@@ -25,6 +27,11 @@ class Subject(NamedTuple):
     readings: the GPU's other readings, for comparisons with limits
     was_up, expected_up: link states only: it was up at some time; the policy expects this link
     xids:     Xids of the GPU in the window
+    learned:  what is normal for this reading here, None when nothing was learned
+    normal:   what growth is normal over the window; may be left out for what did not grow
+    gathered: the evidence of all looks, where there is any, by the rates that a level asks with
+    standing: where the GPU stands among its job's GPUs in this reading, None when they were not compared
+    in_scope: is its window judged here? See Input.in_scope; the node's parts always are
     """
 
     field: str
@@ -34,21 +41,48 @@ class Subject(NamedTuple):
     was_up: bool = False
     expected_up: bool = False
     xids: frozenset[int] = frozenset()
+    learned: Optional[expect.Expected] = None
+    standing: Optional[peers.Standing] = None
+    normal: Optional[rates.Normal] = None
+    gathered: Mapping[Cusum, Gathered] = {}
+    in_scope: bool = True
 
 
 def windowed(level: Level) -> bool:
     """Does the level ask about a window (growth, rate) rather than about this moment?"""
-    return any(getattr(level, name) is not None for name in _WINDOWED) or level.of_last is not None
+    return _asks(level)[1]
+
+
+_asked: dict[int, tuple[Level, tuple[bool, bool]]] = {}  # by identity: a level is asked about hundreds of links
+
+
+def _asks(level: Level) -> tuple[bool, bool]:
+    """(for growth over the window, for anything that only a window has)"""
+    known = _asked.get(id(level))
+    if known is None or known[0] is not level:
+        growth = any(getattr(level, name) is not None for name in _WINDOWED)
+        known = _asked[id(level)] = (level, (growth, growth or level.of_last is not None or level.peers is not None))
+    return known[1]
 
 
 def holds(level: Level, subject: Subject) -> Optional[bool]:
     """All conditions of the level that concern this moment and window. None when one lacks its data."""
+    if subject.change is not None and subject.change.amount == 0 and _asks(level)[0]:
+        return False  # nearly all counters of nearly all looks: what did not grow meets no condition on growth
     answers = [*_growth(level, subject), *_value(level, subject)]
+    if level.cusum is not None:
+        found = subject.gathered.get(level.cusum)
+        answers.append(found is not None and found.holds)
     if not answers or _excused(level, subject):
         return False
+    answers += [_is_one_of(subject.readings.get(field), values) for field, values in level.only_when]
     if False in answers:
         return False
     return None if None in answers else True
+
+
+def _is_one_of(reading: Optional[Reading], values: tuple[Any, ...]) -> Optional[bool]:
+    return None if reading is None or isinstance(reading, NoData) else reading in values
 
 
 def _excused(level: Level, subject: Subject) -> bool:
@@ -59,7 +93,7 @@ def _excused(level: Level, subject: Subject) -> bool:
 
 
 def _growth(level: Level, subject: Subject) -> list[Optional[bool]]:
-    if not any(getattr(level, name) is not None for name in _WINDOWED):
+    if not _asks(level)[0]:
         return []
     change = subject.change
     if change is None or change.kind == ch.UNKNOWN or change.amount is None:
@@ -78,6 +112,8 @@ def _growth(level: Level, subject: Subject) -> list[Optional[bool]]:
         answers.append(rate is not None and rate >= level.rate_at_least)
     if level.share_above is not None:
         answers.append(rate is not None and rate / 1e9 > level.share_above)
+    if level.poisson is not None:
+        answers.append(rates.beyond_chance(level.poisson, change, subject.normal))
     if level.over_limit is not None:
         limit = computed_limit(level.over_limit, subject.readings)
         answers.append(None if limit is None else rate is not None and rate > level.times * limit)
@@ -126,7 +162,9 @@ def _value(level: Level, subject: Subject) -> list[Optional[bool]]:
         answers.append(None if value is None or other is None else value > other + level.offset)
     if level.went_down:
         answers.append(_went_down(subject) if known else None)
-    return answers
+    if level.peers is not None:
+        answers.append(peers.stands_out(level.peers, subject.standing, subject.field))
+    return [*answers, *expect.answers(level, subject.reading, subject.learned)]
 
 
 def _went_down(subject: Subject) -> bool:

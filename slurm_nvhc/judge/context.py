@@ -49,8 +49,8 @@ class Input(NamedTuple):
     events_are_new: the kernel's events were read from where the window began in its log.
     health: what DCGM's own health check says; None when it was not asked.
     run_id: the same for all looks of one hook run; trouble is counted once per run.
-    since_look: what changed since the last look of any hook at this node, all GPUs and parts: each increment comes
-                here exactly once, whichever hook sees it first. None when there was no earlier look.
+    since_look: what counters grew since the last look of any hook at this node, all GPUs and parts: each increment comes
+                here exactly once, whichever hook sees it first. None when there was no earlier look, or none is kept.
     history: the engine's samples of the window, None when it was not asked.
     learned: what is normal here: entity -> field -> reading (see Learn); a GPU's under its UUID.
     """
@@ -99,6 +99,7 @@ class Judgement(NamedTuple):
     """second_look: a fault would be confirmed by another reading a moment later.
 
     suspects: the parts that the findings point to, worst first. touched: epilogs only.
+    not_compared: why a job's GPUs were not compared with each other, '' when they were or no rule asks.
     """
 
     findings: tuple[Finding, ...]
@@ -108,3 +109,4 @@ class Judgement(NamedTuple):
     gpu_verdicts: Mapping[str, str]
     suspects: tuple[Suspect, ...] = ()
     touched: Optional[Touched] = None
+    not_compared: str = ""

@@ -1,4 +1,4 @@
-"""Rules over events: Xids with their own time stamps.
+"""Rules over events: Xids of GPUs and SXids of NVSwitches, with their own time stamps.
 
 An event belongs to a moment, not to the state of a reading: DCGM's field 230
 keeps the last Xid for ever, so its value alone says nothing about this job
@@ -6,18 +6,21 @@ keeps the last Xid for ever, so its value alone says nothing about this job
 the GPU bad until the node reboots, the driver is loaded anew, the GPU is reset,
 or an administrator resumes the node that was drained for it; until then it is
 open, and every prolog and health check judges it again.
+
+A switch is the node's, whoever has a job on it: every hook judges its SXids. Xid and
+SXid numbers are two worlds, and no condition on the one ever meets the other.
 """
 
 from __future__ import annotations
 
 from typing import Any, Final, Iterable, Mapping, NamedTuple, Optional
 
-from slurm_nvhc.catalog import xids
+from slurm_nvhc.catalog import nvlink5, sxids, xids
 from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input
 from slurm_nvhc.judge.say import effective_mode, make_finding
+from slurm_nvhc.model import entity, settled
 from slurm_nvhc.model import finding as fd
-from slurm_nvhc.model import settled
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.snapshot import Event, GpuIdentity
 from slurm_nvhc.model.times import iso
@@ -30,12 +33,14 @@ SAME_TIME_NS: Final = 10 * 10**9
 # name; they come up again when that log can not be read once.
 LATE_NS: Final = 600 * 10**9
 OLD_NS: Final = 600 * 10**9  # an event older than this is told with its moment, so that it does not read as new
+SXID: Final = "sxid"  # Event.kind
 
 
 class _Seen(NamedTuple):
     """One event, or for an open one all its occurrences. ``last_ns``: the latest of them.
 
-    beside: Xids of the same GPU at the same time. observed: first seen when no rule was to act on it.
+    beside, peers: excusing Xids (unless_xid, unless_peer_xid of any rule) that the same GPU, and that other GPUs logged at
+                   the same time. observed: first seen when no rule was to act on it.
     """
 
     event: Event
@@ -44,6 +49,7 @@ class _Seen(NamedTuple):
     last_ns: int
     times: int = 1
     beside: frozenset[int] = frozenset()
+    peers: frozenset[int] = frozenset()
     observed: bool = False
 
 
@@ -64,18 +70,23 @@ def xids_by_gpu(inp: Input) -> Mapping[str, frozenset[int]]:
     """Xid numbers per GPU in the window (or, without a window, of all events that were read)."""
     out: dict[str, frozenset[int]] = {}
     for seen in _located(inp, inp.snapshot.events):
+        if seen.event.kind == SXID:
+            continue
         if inp.window.start_ns is None or inp.events_are_new or seen.event.at_ns > inp.window.start_ns:
             out[seen.place] = out.get(seen.place, frozenset()) | {seen.event.code}
     return out
 
 
 def _located(inp: Input, events: Iterable[Event]) -> list[_Seen]:
-    """Events of GPUs (NVSwitch events have no GPU), with the GPU they are about as far as it is known."""
+    """Events with the GPU they are about, as far as it is known; an SXid's place is its switch."""
     rows = {i.pci: i for i in inp.known if i.pci}
     rows.update({g.identity.pci: g.identity for g in inp.gpus().values() if g.identity.pci})
     by_uuid = {i.uuid: i for i in rows.values()}
     out = []
     for event in events:
+        if event.kind == SXID:
+            out.append(_Seen(event, entity.switch(event.pci), None, event.at_ns))
+            continue
         if event.kind not in ("xid", "off_bus"):
             continue
         identity = by_uuid.get(event.uuid) or rows.get(event.pci)
@@ -85,12 +96,17 @@ def _located(inp: Input, events: Iterable[Event]) -> list[_Seen]:
 
 
 def _with_company(seen: list[_Seen], rules: list[Rule]) -> list[_Seen]:
-    """Each event with the excusing Xids (``unless_xid`` of any rule) that its GPU logged at the same time."""
-    excuses = {code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.unless_xid}
-    excusing = [s for s in seen if s.event.code in excuses]
+    """Each event with the excusing Xids that were logged at the same time."""
+    excuses = {c for rule in rules for level in (*rule.warn, *rule.fail) for c in (*level.unless_xid, *level.unless_peer_xid)}
+    excusing = [s for s in seen if s.event.code in excuses and s.event.kind != SXID]
     if not excusing:
         return seen
-    return [s._replace(beside=frozenset(o.event.code for o in excusing if o.place == s.place and _same_time(o, s))) for s in seen]
+    out = []
+    for s in seen:
+        company = [o for o in excusing if _same_time(o, s)]
+        beside = frozenset(o.event.code for o in company if o.place == s.place)
+        out.append(s._replace(beside=beside, peers=frozenset(o.event.code for o in company if o.place != s.place)))
+    return out
 
 
 def _same_time(one: _Seen, other: _Seen) -> bool:
@@ -105,7 +121,9 @@ def _in_window(inp: Input, notes: memory.Notes, seen: _Seen) -> bool:
     the snapshot's. The engine's events come late at times: a health check takes each once.
     """
     start = inp.window.start_ns
-    if start is None or inp.hook not in (EPILOG, HEALTH_CHECK) or not inp.in_scope(seen.place):
+    if start is None or inp.hook not in (EPILOG, HEALTH_CHECK):
+        return False
+    if seen.event.kind != SXID and not inp.in_scope(seen.place):
         return False
     if seen.event.source == "kernel" and inp.events_are_new:
         return True
@@ -121,7 +139,7 @@ def _is_settled(inp: Input, seen: _Seen) -> bool:
 def _of_rules(
     inp: Input, notes: memory.Notes, asking: list[Rule], rules: list[Rule], here: list[_Seen], everything: list[_Seen]
 ) -> list[Finding]:
-    """At most one finding of a rule per entity and Xid number: the strongest."""
+    """At most one finding of a rule per entity and number: the strongest."""
     named = _named(rules)
     places: dict[str, list[_Seen]] = {}
     for s in here:
@@ -132,7 +150,7 @@ def _of_rules(
             told: set[int] = set()
             for verdict, levels in ((fd.FAIL, rule.fail), (fd.WARN, rule.warn)):
                 for level in levels:
-                    matching = [s for s in events if _concerns(level, s.event.code, named) and not _excused(level, s, everything)]
+                    matching = [s for s in events if _concerns(level, s.event, named) and not _excused(level, s, everything)]
                     matching = _often_enough(inp, notes, rule, level, place, matching)
                     for code in sorted({s.event.code for s in matching} - told):
                         told.add(code)
@@ -145,17 +163,24 @@ def _named(rules: Iterable[Rule]) -> frozenset[int]:
     return frozenset(code for rule in rules for level in (*rule.warn, *rule.fail) for code in level.xid or ())
 
 
-def _concerns(level: Level, code: int, named: frozenset[int]) -> bool:
-    return code in (level.xid or ()) or (level.xid_other and code not in named)
+def _concerns(level: Level, event: Event, named: frozenset[int]) -> bool:
+    if level.fatal is not None and level.fatal is not event.fatal:
+        return False
+    if event.kind == SXID:
+        return level.sxid is not None and (not level.sxid or event.code in level.sxid)
+    return event.code in (level.xid or ()) or (level.xid_other and event.code not in named)
 
 
 def _excused(level: Level, seen: _Seen, everything: list[_Seen]) -> bool:
-    """Contained (its own GPU logged one of ``unless_xid`` at the same time), or the echo of a peer's."""
-    if seen.beside & set(level.unless_xid):
+    """Contained (its own GPU logged one of ``unless_xid`` at the same time), or the echo of a peer's.
+
+    An echo stays one when its cause was settled; and the cause may be read only a look later.
+    """
+    if seen.beside & set(level.unless_xid) or seen.peers & set(level.unless_peer_xid):
         return True
     if not level.unless_peer_xid:
         return False
-    peers = (o for o in everything if o.event.code in level.unless_peer_xid and o.place != seen.place)
+    peers = (o for o in everything if o.event.code in level.unless_peer_xid and o.event.kind != SXID and o.place != seen.place)
     return any(_same_time(o, seen) for o in peers)
 
 
@@ -176,12 +201,12 @@ def _keep_sticky(inp: Input, notes: memory.Notes, rules: list[Rule], seen: list[
     named = _named(rules)
     sticky = [r for r in rules if r.sticky]
     for s in seen:
-        asking = [r for r in sticky if any(_concerns(level, s.event.code, named) for level in (*r.warn, *r.fail))]
+        asking = [r for r in sticky if any(_concerns(level, s.event, named) for level in (*r.warn, *r.fail))]
         if asking and not _is_settled(inp, s):
             # What was seen in the observe week is known and was left alone: enforcing later must not drain for it.
             observed = all(effective_mode(inp, r) == fd.OBSERVE for r in asking)
             row = {**s.event._asdict(), "place": s.place, "boot": inp.snapshot.boot_id, "observed": observed}
-            notes.open_event(settled.key(s.place, s.event.code), {**row, "beside": sorted(s.beside)})
+            notes.open_event(settled.key(s.place, s.event.code), {**row, "beside": sorted(s.beside), "peers": sorted(s.peers)})
     for key, opened in notes.open_events().items():
         last_ns = opened.get("last_ns")
         if opened.get("boot") != inp.snapshot.boot_id or not isinstance(last_ns, int) or settled.covered(f"{key}|{last_ns}", inp.settled):
@@ -206,11 +231,11 @@ def _open_ones(inp: Input, notes: memory.Notes) -> list[_Seen]:
             event = Event(**{k: row[k] for k in Event._fields if k in row})
         except TypeError:
             continue
-        beside = frozenset(c for c in row.get("beside", ()) if isinstance(c, int))
+        company = {name: frozenset(c for c in row.get(name, ()) if isinstance(c, int)) for name in ("beside", "peers")}
         more: dict[str, Any] = {
             "last_ns": row["last_ns"],
             "times": row.get("count", 1),
-            "beside": beside,
+            **company,
             "observed": row.get("observed") is True,
         }
         out.extend(s._replace(**more) for s in _located(inp, [event]))
@@ -220,13 +245,12 @@ def _open_ones(inp: Input, notes: memory.Notes) -> list[_Seen]:
 def _finding(inp: Input, rule: Rule, verdict: str, level: Level, group: list[_Seen]) -> Finding:
     first = min(group, key=lambda s: s.event.at_ns)
     event, count, last_ns = first.event, sum(s.times for s in group), max(s.last_ns for s in group)
-    facts = xids.BY_NUMBER.get(event.code)
-    meaning = facts.meaning if facts is not None else "not in the catalogue"
+    name, meaning, action = _catalogued(event)
     often = f" x{count}" if count > 1 else ""
     old = f", logged {iso(last_ns)}" if inp.now_ns - last_ns > OLD_NS else ""
-    advice = f"; vendor: {facts.action}" if facts is not None and facts.action else ""
+    advice = f"; vendor: {action}" if action else ""
     evidence = fd.Evidence(
-        field="xid",
+        field="sxid" if event.kind == SXID else "xid",
         after=event.code,
         amount=float(count),
         threshold=rule.text[0] if level in rule.warn else rule.text[1],
@@ -237,6 +261,25 @@ def _finding(inp: Input, rule: Rule, verdict: str, level: Level, group: list[_Se
         source=event.source,
     )
     idents = (settled.ident(first.place, event.code, last_ns),) if rule.sticky else ()
-    message = f"Xid {event.code}{often} ({meaning}){old}"
+    message = f"{name} {event.code}{often} ({meaning}){_detail(event)}{old}"
     found = make_finding(inp, rule, first.place, verdict, evidence, first.identity, absolute=rule.sticky, idents=idents, message=message)
     return found._replace(mode=fd.OBSERVE) if all(s.observed for s in group) else found
+
+
+def _catalogued(event: Event) -> tuple[str, str, str]:
+    """(Xid or SXid, what its number means, the vendor's advice or '')"""
+    if event.kind == SXID:
+        switch_error = sxids.BY_NUMBER.get(event.code)
+        return "SXid", sxids.meaning(event.code), "" if switch_error is None else switch_error.action
+    gpu_error = xids.BY_NUMBER.get(event.code)
+    steps = [] if gpu_error is None else [s for s in dict.fromkeys((gpu_error.action, gpu_error.then)) if s]
+    return "Xid", xids.meaning(event.code), ", if it comes again ".join(steps)
+
+
+def _detail(event: Event) -> str:
+    """What the line says beyond the number: the link, how grave it is, and for NVLink 5 why and which end."""
+    decoded = None if event.kind == SXID else nvlink5.decode(event.code, event.text)
+    if decoded is not None:
+        return f": {nvlink5.tell(decoded)}"
+    grave = ", fatal" if event.kind == SXID and event.fatal else ""
+    return grave if event.link is None else f"{grave}, link {event.link}"

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from slurm_nvhc.catalog import findings as codes
 from slurm_nvhc.judge import memory as mem
-from slurm_nvhc.judge import monitor
+from slurm_nvhc.judge import monitor, when
 from slurm_nvhc.judge.context import HEALTH_CHECK, PROLOG, Input, Judgement, Memory
 from slurm_nvhc.judge.decide import decide
 from slurm_nvhc.judge.events import judge_events
+from slurm_nvhc.judge.locate import locate
 from slurm_nvhc.judge.presence import judge_presence
 from slurm_nvhc.judge.rules import judge_readings
 from slurm_nvhc.judge.say import note
 from slurm_nvhc.judge.second_opinion import judge_health
+from slurm_nvhc.judge.touched import touched
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Finding
@@ -36,7 +38,9 @@ def judge(inp: Input, memory: Memory) -> Judgement:
         *monitor.judge_troubles(inp, notes),
     ]
     findings += judge_health(inp, notes, findings)
-    ordered = tuple(sorted((f for f in findings if _concerns(inp, f)), key=_rank))
+    concerned = [f for f in findings if _concerns(inp, f)]
+    ordered = tuple(sorted(when.with_moments(concerned, inp.changes, inp.window, inp.history), key=_rank))
+    suspects = locate(inp, ordered, notes)
     return Judgement(
         findings=ordered,
         decision=decide(ordered),
@@ -45,6 +49,9 @@ def judge(inp: Input, memory: Memory) -> Judgement:
         # trains after boot is not down twice because it was looked at twice in two seconds (NVSentinel#1701).
         second_look=second_look or (readings.second_look and inp.hook != HEALTH_CHECK),
         gpu_verdicts=_gpu_verdicts(inp, ordered),
+        suspects=suspects,
+        touched=touched(inp, ordered),
+        not_compared=readings.not_compared,
     )
 
 

@@ -8,6 +8,10 @@
   open        {entity|xid: {…}}               sticky events not settled yet
   engine_seen {ident: run}                    the engine's events that a health check has taken
   monitor     {code part: {n, since, run}}    trouble of our own, runs in a row
+  past        {field|entity: [count, seconds]}  growth of a counter since its first error, as far as looks saw it
+  evidence    {key|field: {sum, …}}           errors gathered over looks, see judge/evidence.py
+  faults      {…}                             where faults were, for when cards are exchanged: see swaps.py
+  app_failed, app_clean  {uuid: […]}          how users' jobs ended on each GPU: see users.py
 
 Keys hold entity, rule and the level's parameters, so a changed threshold
 starts anew instead of inheriting evidence for another question.
@@ -16,9 +20,9 @@ starts anew instead of inheriting evidence for another question.
 from __future__ import annotations
 
 import zlib
-from typing import Any, Final, Mapping, Optional
+from typing import Any, Final, Iterable, Mapping, Optional
 
-from slurm_nvhc.model import settled
+from slurm_nvhc.model import entity, settled
 from slurm_nvhc.policy.compiled import Level, Rule
 
 LONGEST_GAP_S: Final = 3600.0  # a dozen health checks at the usual 5 minutes; our judgement
@@ -27,7 +31,10 @@ KEEP_HITS: Final = 64  # per key; far above any hits/users a policy asks for
 # Per section, least recently touched go first: keys of edited rules and of cards that left would else
 # stay for ever. 16 GPUs x 36 links x a few rules of counting kind stay well below.
 KEEP_KEYS: Final = 4096
-_SECTIONS: Final = ("streaks", "hits", "job_hits", "jobs", "links_up", "open", "engine_seen", "monitor")
+_SECTIONS: Final = (
+    "streaks", "hits", "job_hits", "jobs", "links_up", "open", "engine_seen", "monitor", "past", "evidence",
+    "faults", "app_failed", "app_clean",
+)  # fmt: skip
 
 
 _prefixes: dict[int, tuple[Level, str]] = {}  # by identity: a level is asked about hundreds of links
@@ -137,6 +144,53 @@ class Notes:
             return entry[0], str(entry[1])
         return 0, ""
 
+    def jobs_of(self, uuid: str) -> int:
+        """How many jobs of the GPU have been counted so far."""
+        return self._job(uuid)[0]
+
+    # Growth over looks
+
+    def past(self, name: str) -> tuple[float, float]:
+        """(count, seconds) of a counter since its first error; (0, 0) before it."""
+        entry = self._m["past"].get(name)
+        if isinstance(entry, list) and len(entry) == 2 and all(_is_amount(x) for x in entry):
+            return float(entry[0]), float(entry[1])
+        return 0.0, 0.0
+
+    def add_past(self, name: str, amount: float, seconds: float, longest_s: float) -> None:
+        """What a look saw. Beyond ``longest_s`` the older past fades; a counter that stayed quiet so long is forgotten."""
+        if name not in self._m["past"]:
+            if amount > 0:
+                self._m["past"][name] = [0.0, 0.0]
+            return
+        before_count, before_s = self.past(name)
+        count, total_s = before_count + amount, before_s + seconds
+        if total_s > longest_s:
+            count, total_s = count * longest_s / total_s, longest_s
+        if count == 0 and total_s >= longest_s:
+            del self._m["past"][name]
+        else:
+            self._m["past"][name] = [count, total_s]
+            _touch(self._m["past"], name)
+
+    def has_evidence(self) -> bool:
+        return bool(self._m["evidence"])
+
+    def evidence(self, name: str) -> Optional[dict[str, Any]]:
+        """A copy; None when there is none."""
+        entry: Any = self._m["evidence"].get(name)
+        return dict(entry) if _is_evidence(entry) else None
+
+    def all_evidence(self) -> dict[str, dict[str, Any]]:
+        return {name: dict(entry) for name, entry in self._m["evidence"].items() if _is_evidence(entry)}
+
+    def keep_evidence(self, name: str, entry: Mapping[str, Any]) -> None:
+        self._m["evidence"][name] = dict(entry)
+        _touch(self._m["evidence"], name)
+
+    def end_evidence(self, name: str) -> None:
+        self._m["evidence"].pop(name, None)
+
     # Links
 
     def link_up(self, uuid: str, link: int) -> None:
@@ -163,8 +217,16 @@ class Notes:
         if not isinstance(known, dict) or known.get("boot") != row["boot"] or not isinstance(known.get("last_ns"), int):
             self._m["open"][key] = {**row, "last_ns": at_ns, "last_ident": row["ident"], "count": 1}
             return
-        changes: dict[str, Any] = {"beside": sorted({*known.get("beside", ()), *row["beside"]})}
-        if _is_later(row, known):
+        later = _is_later(row, known)
+        changes: dict[str, Any] = {}
+        for name in ("beside", "peers"):
+            before, now = set(known.get(name, ())), set(row.get(name, ()))
+            # Read again, it may have got its company meanwhile. Another occurrence needs an excuse of its own.
+            changes[name] = sorted(before & now if later else before | now)
+        if row.get("fatal") is True and known.get("fatal") is not True:
+            # The row speaks for its worst occurrence: a link that first stumbled and then died is dead.
+            changes |= {name: row[name] for name in ("fatal", "text", "link") if name in row}
+        if later:
             # A new occurrence that a rule may act on makes the whole row one to act on.
             changes |= {"last_ns": at_ns, "last_ident": row["ident"], "count": known.get("count", 1) + 1}
             changes |= {"observed": row["observed"], "ended": False}
@@ -189,6 +251,18 @@ class Notes:
         seen[ident] = self._run if is_new else ""
         return is_new
 
+    # What locating remembers
+
+    def kept(self, section: str) -> Mapping[str, Any]:
+        return dict(self._m[section])
+
+    def keep(self, section: str, name: str, row: list[Any]) -> None:
+        self._m[section][name] = row
+        _touch(self._m[section], name)
+
+    def drop(self, section: str, name: str) -> None:
+        self._m[section].pop(name, None)
+
     # Our own trouble
 
     def trouble(self, name: str) -> tuple[int, float]:
@@ -206,11 +280,24 @@ class Notes:
         self._m["monitor"] = {n: e for n, e in self._m["monitor"].items() if n in names or n.partition(" ")[0] in spared}
 
 
+def forget_links(memory: Mapping[str, Any], links: Iterable[tuple[str, int]]) -> dict[str, Any]:
+    """The memory without these (uuid, link) having ever been up: an administrator accepted them as they are."""
+    out = open_copy(memory)
+    for uuid, link in links:
+        known = out["links_up"].get(uuid)
+        if isinstance(known, list):
+            out["links_up"][uuid] = [n for n in known if n != link]
+    return {**memory, "links_up": out["links_up"]}
+
+
 def open_names(memory: Mapping[str, Any], place: str) -> tuple[str, ...]:
-    """The sticky events that are open for an entity, as names to settle."""
-    rows = open_copy(memory)["open"]
-    return tuple(
-        f"{key}|{row['last_ns']}" for key, row in rows.items() if isinstance(row, dict) and row.get("place") == place and "last_ns" in row
+    """What is open for a GPU, as names to settle: its sticky events, and evidence about it and its links."""
+    sections = open_copy(memory)
+    events = {k: r for k, r in sections["open"].items() if isinstance(r, dict) and r.get("place") == place and "last_ns" in r}
+    gathered = [e for e in sections["evidence"].values() if _is_evidence(e) and entity.gpu_of(e["place"]) == place]
+    return (
+        *(f"{key}|{row['last_ns']}" for key, row in events.items()),
+        *(settled.ident(e["place"], e["word"], e["crossed"]) for e in gathered if e["crossed"] is not None),
     )
 
 
@@ -228,6 +315,21 @@ def _is_later(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 def _touch(section: dict[str, Any], name: str) -> None:
     section[name] = section.pop(name)
+
+
+def _is_amount(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
+
+
+def _is_evidence(entry: Any) -> bool:
+    """Is it whole? What a damaged memory holds must not stop a hook."""
+    return (
+        isinstance(entry, dict)
+        and all(_is_amount(entry.get(k)) for k in ("sum", "looks", "errors", "seconds"))
+        and all(isinstance(entry.get(k), str) for k in ("place", "word", "boot", "run"))
+        and isinstance(entry.get("job"), int)
+        and (entry.get("crossed", "") is None or isinstance(entry.get("crossed"), int))
+    )
 
 
 def _whole(streak: Mapping[str, Any]) -> bool:

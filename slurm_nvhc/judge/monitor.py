@@ -76,14 +76,16 @@ def resets(inp: Input) -> tuple[Finding, ...]:
     why: dict[str, str] = {}
     for change in inp.changes:
         if change.kind == ch.AT_LEAST:
-            why.setdefault(entity.gpu_of(change.entity), change.why)
+            why.setdefault(entity.gpu_of(change.entity) or entity.NODE, change.why)
+    uuids = [uuid for uuid in why if uuid != entity.NODE]
     if not why:
         return ()
-    if len(why) == 1:
-        uuid, reason = next(iter(why.items()))
-        gpu = inp.gpus().get(uuid)
-        return (note(inp, "COUNTER-RESET", uuid, fd.OK, reason, gpu.identity if gpu else None),)
-    text = f"{', '.join(sorted(set(why.values())))} on {len(why)} GPUs"
+    if not uuids:
+        return (note(inp, "COUNTER-RESET", entity.NODE, fd.OK, f"{why[entity.NODE]}: a switch or RDMA port"),)
+    if len(uuids) == 1:
+        gpu = inp.gpus().get(uuids[0])
+        return (note(inp, "COUNTER-RESET", uuids[0], fd.OK, why[uuids[0]], gpu.identity if gpu else None),)
+    text = f"{', '.join(sorted({why[u] for u in uuids}))} on {len(uuids)} GPUs"
     return (note(inp, "COUNTER-RESET", entity.NODE, fd.OK, text),)
 
 

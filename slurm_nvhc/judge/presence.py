@@ -11,8 +11,8 @@ from typing import Final, Iterable, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import Input
-from slurm_nvhc.judge.rules import settling
 from slurm_nvhc.judge.say import make_finding, note
+from slurm_nvhc.judge.settle import settling
 from slurm_nvhc.model import entity, settled
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Evidence, Finding

@@ -10,11 +10,14 @@ from __future__ import annotations
 from typing import Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.catalog import fields as cat
-from slurm_nvhc.judge import conditions, memory
+from slurm_nvhc.judge import conditions, expect, memory, peers, rates
 from slurm_nvhc.judge.conditions import Subject
 from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input
 from slurm_nvhc.judge.events import xids_by_gpu
+from slurm_nvhc.judge.evidence import Gathering, as_told
+from slurm_nvhc.judge.parts import with_absent
 from slurm_nvhc.judge.say import make_finding
+from slurm_nvhc.judge.settle import settling
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
@@ -26,11 +29,12 @@ from slurm_nvhc.policy.compiled import Level, Policy, Rule
 
 
 class Outcome(NamedTuple):
-    """missing: (uuid, field, why) of readings that an active rule needed and did not get."""
+    """missing: (uuid, field, why) of readings that an active rule needed and did not get. not_compared: see Judgement."""
 
     findings: tuple[Finding, ...]
     missing: tuple[tuple[str, str, str], ...]
     second_look: bool
+    not_compared: str
 
 
 class _Hit(NamedTuple):
@@ -43,32 +47,48 @@ def judge_readings(inp: Input, notes: memory.Notes) -> Outcome:
     findings: list[Finding] = []
     missing: list[tuple[str, str, str]] = []
     second_look = False
-    policies: dict[str, Policy] = {}
+    policies = {model: inp.policy.for_model(model) for model in {g.identity.model for g in inp.gpus().values() if g.status == OK}}
+    compared = peers.compare(inp, frozenset[str]().union(*map(peers.asked, policies.values())))
+    learned = expect.table(inp)
+    gathered = Gathering(inp, notes, policies)
+    rates.remember(inp, notes, (*policies.values(), inp.policy))
+    normals = rates.Normals(inp, notes, changes)
     xids = xids_by_gpu(inp)
     for uuid, gpu in inp.gpus().items():
         if gpu.status != OK:
             continue  # presence.py speaks for it; its readings mean nothing
-        model = gpu.identity.model
-        policy = policies.get(model) or policies.setdefault(model, inp.policy.for_model(model))
-        if inp.window.kind == "job" and inp.in_scope(uuid):
+        policy = policies[gpu.identity.model]
+        in_scope = inp.in_scope(uuid)
+        if inp.window.kind == "job" and in_scope:
             notes.count_job(uuid, inp.window.key)
         _remember_links(uuid, gpu, notes)
         for rule in policy.rules.values():
             if rule.kind != "reading" or rule.mode == fd.OFF or _of_parts(rule):
                 continue
             for field, place in _places(rule, uuid, gpu, findings):
-                subject = _subject(field, place, uuid, gpu, changes, policy, notes)._replace(xids=xids.get(uuid, frozenset()))
-                hit, wants_look = _strongest(rule, place, uuid, subject, inp, notes)
+                subject = _subject(field, place, uuid, gpu, changes, policy, notes, learned)
+                subject = subject._replace(
+                    xids=xids.get(uuid, frozenset()), standing=compared.standings.get((place, field)), in_scope=in_scope
+                )
+                subject = _with_statistics(subject, rule, place, policy, normals, gathered)
+                hit, wants_look = _strongest(rule, place, subject, inp, notes)
                 second_look = second_look or wants_look
                 if _lacks(rule, subject, inp, uuid):
                     missing.append((uuid, field, _why_missing(subject)))
                 if hit is not None:
                     findings.append(_finding(rule, hit, place, gpu.identity, subject, inp))
-    parts, wants_look = _judge_parts(inp, notes, changes)
-    return Outcome(_dominant([*findings, *parts]), tuple(missing), second_look or wants_look)
+    parts, wants_look = _judge_parts(inp, notes, changes, learned, normals, gathered)
+    return Outcome(_dominant([*findings, *parts]), tuple(missing), second_look or wants_look, compared.why)
 
 
-def _judge_parts(inp: Input, notes: memory.Notes, changes: Mapping[tuple[str, str], Change]) -> tuple[list[Finding], bool]:
+def _judge_parts(
+    inp: Input,
+    notes: memory.Notes,
+    changes: Mapping[tuple[str, str], Change],
+    learned: expect.Table,
+    normals: rates.Normals,
+    gathered: Gathering,
+) -> tuple[list[Finding], bool]:
     """What the node has beside its GPUs: switches, their ports, RDMA ports, the node itself.
 
     A part that lacks a reading is no "no data": most nodes have no switch that the host sees. They are the
@@ -79,17 +99,28 @@ def _judge_parts(inp: Input, notes: memory.Notes, changes: Mapping[tuple[str, st
     if inp.window.kind == "job":
         notes.count_job("", inp.window.key)  # "of the last jobs" of a part are the node's jobs
     rules = [r for r in inp.policy.rules.values() if r.kind == "reading" and r.mode != fd.OFF and _of_parts(r)]
-    for place, readings in inp.snapshot.parts.items():
+    for place, readings in with_absent(inp).items():
+        scope = entity.scope(place)
         for rule in rules:
             for field in rule.fields:
-                if cat.BY_NAME[field].scope != entity.scope(place):
+                if cat.BY_NAME[field].scope != scope:
                     continue
-                subject = Subject(field, readings.get(field), changes.get((place, field)), readings)
-                hit, wants_look = _strongest(rule, place, "", subject, inp, notes)
+                normal = learned.get(place, {}).get(field)
+                subject = Subject(field, readings.get(field), changes.get((place, field)), readings, learned=normal)
+                subject = _with_statistics(subject, rule, place, inp.policy, normals, gathered)
+                hit, wants_look = _strongest(rule, place, subject, inp, notes)
                 second_look = second_look or wants_look
                 if hit is not None:
                     findings.append(_finding(rule, hit, place, None, subject, inp))
     return findings, second_look
+
+
+def _with_statistics(subject: Subject, rule: Rule, place: str, policy: Policy, normals: rates.Normals, gathered: Gathering) -> Subject:
+    """With what is normal for a counter that grew, and what was gathered about it; most have neither."""
+    if subject.change is not None and subject.change.amount:
+        subject = subject._replace(normal=normals.of(place, subject.field, policy))
+    found = gathered.of(rule, place, subject.field)
+    return subject._replace(gathered=found) if found else subject
 
 
 def _of_parts(rule: Rule) -> bool:
@@ -131,18 +162,20 @@ def _subject(
     changes: Mapping[tuple[str, str], Change],
     policy: Policy,
     notes: memory.Notes,
+    learned: expect.Table,
 ) -> Subject:
     _, link = entity.split_link(place)
     readings = gpu.readings if link is None else gpu.links.get(link, {})
     was_up = expected = False
+    normal = learned.get(place, {}).get(field)
     if field == "nvlink_state" and link is not None:
         before = changes.get((place, field))
-        expected = policy.expect.links is not None and link < policy.expect.links
+        expected = link < policy.expect.links if policy.expect.links is not None else normal is not None
         was_up = notes.link_was_up(uuid, link) or (before is not None and before.before == "up")
-    return Subject(field, readings.get(field), changes.get((place, field)), gpu.readings, was_up, expected)
+    return Subject(field, readings.get(field), changes.get((place, field)), gpu.readings, was_up, expected, learned=normal)
 
 
-def _strongest(rule: Rule, place: str, uuid: str, subject: Subject, inp: Input, notes: memory.Notes) -> tuple[Optional[_Hit], bool]:
+def _strongest(rule: Rule, place: str, subject: Subject, inp: Input, notes: memory.Notes) -> tuple[Optional[_Hit], bool]:
     """The strongest level that holds, and whether a second look would confirm a stronger one.
 
     Every level's memory is brought up to date, whichever wins.
@@ -151,13 +184,15 @@ def _strongest(rule: Rule, place: str, uuid: str, subject: Subject, inp: Input, 
     wants_look = False
     for verdict, levels in ((fd.FAIL, rule.fail), (fd.WARN, rule.warn)):
         for level in levels:
-            if not _asked(level, inp, uuid):
+            if not _asked(level, inp, subject.in_scope) or (verdict == fd.WARN and _is_told_elsewhere(level, inp)):
                 continue
             now = conditions.holds(level, subject)
             if now is None:
                 if level.consecutive > 1:
-                    notes.no_answer(memory.key(rule, level, place), level.spacing_s)
+                    notes.no_answer(_row(rule, level, place, subject.field), level.spacing_s)
                 continue
+            if not now and level.hits == 1 and level.consecutive == 1 and level.of_last is None:
+                continue  # nothing is remembered of a level that asks for one look
             lasting, could_confirm = _persists(rule, level, place, subject, now, inp, notes)
             wants_look = wants_look or could_confirm
             if lasting and best is None:
@@ -165,13 +200,21 @@ def _strongest(rule: Rule, place: str, uuid: str, subject: Subject, inp: Input, 
     return best, wants_look
 
 
-def _asked(level: Level, inp: Input, uuid: str) -> bool:
+def _asked(level: Level, inp: Input, in_scope: bool) -> bool:
     """Windows are judged where a window is; "of the last jobs" only when a job ends."""
+    if level.cusum is not None:
+        return in_scope  # what was gathered about other GPUs is the health check's to tell
     if not conditions.windowed(level):
         return True
     if level.of_last is not None and inp.hook != EPILOG:
         return False
-    return inp.window.kind != "none" and (not uuid or inp.in_scope(uuid))
+    return inp.window.kind != "none" and in_scope
+
+
+def _is_told_elsewhere(level: Level, inp: Input) -> bool:
+    """A drift from what was learned is the node's, not a job's: an upgraded fleet tells it once a day in its
+    health checks, not in the prolog and epilog of every job. What leads to more than a warning counts everywhere."""
+    return expect.asks(level) and inp.hook != HEALTH_CHECK
 
 
 def _persists(rule: Rule, level: Level, place: str, subject: Subject, now: bool, inp: Input, notes: memory.Notes) -> tuple[bool, bool]:
@@ -188,9 +231,15 @@ def _persists(rule: Rule, level: Level, place: str, subject: Subject, now: bool,
     if level.consecutive > 1:
         # A health check looks again minutes later: two looks within one run of it are one observation.
         spacing_s = level.spacing_s or inp.policy.reread_wait_s
-        seen = notes.seen_in_a_row(name, now, spacing_s, once_a_run=inp.hook == HEALTH_CHECK)
+        seen = notes.seen_in_a_row(_row(rule, level, place, subject.field), now, spacing_s, once_a_run=inp.hook == HEALTH_CHECK)
         return now and seen >= level.consecutive, now and seen < level.consecutive and spacing_s <= inp.policy.reread_wait_s
     return now, False
+
+
+def _row(rule: Rule, level: Level, place: str, field: str) -> str:
+    """Observations in a row are of one field: another field of the same rule and place that is well must not end them."""
+    name = memory.key(rule, level, place)
+    return name if len(rule.fields) == 1 else f"{name}|{field}"
 
 
 def _occurrence(place: str, subject: Subject, inp: Input) -> str:
@@ -198,14 +247,6 @@ def _occurrence(place: str, subject: Subject, inp: Input) -> str:
     if subject.change is None or subject.change.amount is None:
         return inp.window.key
     return f"{place}|{subject.field}|{subject.change.after}|{inp.snapshot.boot_id}"
-
-
-def settling(inp: Input, settle_s: float) -> bool:
-    """Too soon after boot or driver load to judge (214 of 288 nodes raised link-down while training: NVSentinel#1701)."""
-    if inp.snapshot.uptime_s() < settle_s:
-        return True
-    loaded = inp.snapshot.driver_loaded_ns
-    return loaded is not None and (inp.now_ns - loaded) / 1e9 < settle_s
 
 
 def _after_reset(rule: Rule, hit: _Hit, subject: Subject) -> Optional[_Hit]:
@@ -222,8 +263,10 @@ def _after_reset(rule: Rule, hit: _Hit, subject: Subject) -> Optional[_Hit]:
 
 def _lacks(rule: Rule, subject: Subject, inp: Input, uuid: str) -> bool:
     """Did an active rule go without an answer for want of data? "Not supported" is an answer."""
-    if not inp.in_scope(uuid) or _does_not_apply(subject, inp.gpus()[uuid].identity):
+    if not subject.in_scope or _does_not_apply(subject, inp.gpus()[uuid].identity):
         return False
+    if all(level.peers is not None for level in (*rule.fail, *rule.warn)):
+        return False  # most jobs have too few GPUs to be compared: no answer is no lack
     if isinstance(subject.reading, NoData):
         return True
     if subject.change is None or subject.change.kind != ch.UNKNOWN or inp.window.kind == "none":
@@ -253,6 +296,7 @@ def _why_missing(subject: Subject) -> str:
 def _finding(rule: Rule, hit: _Hit, place: str, identity: Optional[GpuIdentity], subject: Subject, inp: Input) -> Finding:
     uses_window = conditions.windowed(hit.level)
     change = subject.change if uses_window else None
+    normal = subject.learned if expect.asks(hit.level) else None
     evidence = fd.Evidence(
         field=subject.field,
         before=None if change is None else change.before,
@@ -267,9 +311,18 @@ def _finding(rule: Rule, hit: _Hit, place: str, identity: Optional[GpuIdentity],
         text="" if change is None else change.why,
         at_ns=inp.now_ns,
         source=rule.source,
-        limit=number(subject.readings.get(hit.level.below_field or hit.level.above_field or "")),
+        limit=number(subject.readings.get(hit.level.below_field or hit.level.above_field or "")) if normal is None else normal.value,
     )
-    return make_finding(inp, rule, place, hit.verdict, evidence, identity, absolute=not uses_window)
+    if hit.level.poisson is not None and subject.normal is not None:
+        evidence = rates.as_told(evidence, hit.level.poisson, subject.normal)
+    message = expect.describe(place, subject.field, subject.reading, normal) if normal is not None else ""
+    if hit.level.peers is not None and subject.standing is not None:
+        evidence, message = peers.told(evidence, subject.standing), peers.say(subject.field, subject.standing)
+    found = subject.gathered.get(hit.level.cusum) if hit.level.cusum is not None else None
+    if found is not None:
+        evidence, message = as_told(evidence, place, found)
+    idents = (found.ident,) if found is not None and found.ident else ()
+    return make_finding(inp, rule, place, hit.verdict, evidence, identity, absolute=not uses_window, idents=idents, message=message)
 
 
 def _dominant(findings: list[Finding]) -> tuple[Finding, ...]:

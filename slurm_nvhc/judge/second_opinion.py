@@ -13,8 +13,8 @@ from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import xids
 from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import HEALTH_CHECK, Input
-from slurm_nvhc.judge.rules import settling
 from slurm_nvhc.judge.say import note
+from slurm_nvhc.judge.settle import settling
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity, settled
 from slurm_nvhc.model import finding as fd

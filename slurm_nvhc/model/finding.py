@@ -11,6 +11,9 @@ WARN: Final = "warn"
 FAIL: Final = "fail"
 _ORDER: Final = {OK: 0, UNKNOWN: 1, WARN: 2, FAIL: 3}
 
+# Evidence.field of events; theirs alone is an ``at_ns`` that says when it happened, and not when it was read.
+EVENTS: Final = ("xid", "sxid")
+
 # Modes of a rule
 ENFORCE: Final = "enforce"
 OBSERVE: Final = "observe"

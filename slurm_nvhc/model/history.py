@@ -7,6 +7,11 @@ from typing import Final, Mapping, NamedTuple
 from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import Trouble
 
+# How the watch samples (sense/dcgm/watch.py), and how many samples of one series are handed out at most: a series
+# that is this long may have been thinned, and then its samples lie farther apart than the interval.
+INTERVAL_S: Final = 30.0
+MOST_SAMPLES: Final = 300
+
 # Incident.result
 WARN: Final = "warn"
 FAIL: Final = "fail"

@@ -29,6 +29,8 @@ Reading = Union[int, float, str, NoData]
 
 def number(reading: Reading | None) -> int | float | None:
     """The reading as a finite number, or None when it is a word, no data, or absent."""
+    if type(reading) is int:  # nearly all readings, thousands in every look
+        return reading
     if isinstance(reading, bool) or not isinstance(reading, (int, float)):
         return None
     if reading != reading or reading in (float("inf"), float("-inf")):

@@ -1,13 +1,14 @@
-"""Names for occurrences that an administrator can settle: one per entity and Xid, up to a moment.
+"""Names for occurrences that an administrator can settle: one per entity and Xid, or entity and evidence, up to a moment.
 
 "GPU-…|79|1764567085000000000" means: Xid 79 of that GPU, as far as it was logged by then.
+"GPU-…/link11|nvl_recovery.nvlink_recovery|…" means: the errors that this rule had gathered about the link by then.
 One name covers all earlier occurrences, so a fault that repeats a thousand times
 needs one name, and a later occurrence is a new one.
 """
 
 from __future__ import annotations
 
-from typing import Final, Iterable, Mapping, Optional
+from typing import Final, Iterable, Mapping, Optional, Union
 
 # One occurrence has a slightly other stamp in each reading (the kernel log counts from boot, and the
 # clock is corrected), and kernel and engine stamp it up to a minute apart. What is settled was last
@@ -15,12 +16,13 @@ from typing import Final, Iterable, Mapping, Optional
 SAME_MOMENT_NS: Final = 60 * 10**9
 
 
-def ident(place: str, code: int, at_ns: int) -> str:
-    return f"{place}|{code}|{at_ns}"
+def ident(place: str, what: Union[int, str], at_ns: int) -> str:
+    """what: an Xid's number, or what names the evidence of a rule."""
+    return f"{place}|{what}|{at_ns}"
 
 
-def key(place: str, code: int) -> str:
-    return f"{place}|{code}"
+def key(place: str, what: Union[int, str]) -> str:
+    return f"{place}|{what}"
 
 
 def parse(name: str) -> Optional[tuple[str, int]]:
@@ -30,7 +32,7 @@ def parse(name: str) -> Optional[tuple[str, int]]:
 
 
 def newest(names: Iterable[str]) -> tuple[str, ...]:
-    """One name per entity and Xid, the one that covers most; in the order of first appearance."""
+    """One name per entity and kind, the one that covers most; in the order of first appearance."""
     latest: dict[str, int] = {}
     for name in names:
         parsed = parse(name)

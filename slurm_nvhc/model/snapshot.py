@@ -56,7 +56,8 @@ class Event(NamedTuple):
     kind:   "xid", "sxid" or "off_bus" (fallen off the bus without an Xid number)
     code:   Xid or SXid number; 79 for off_bus
     ident:  stays the same each time the same occurrence is read; used to count it once
-    fatal:  SXid only: the line said "Fatal"
+    fatal:  SXids and NVLink 5 Xids: the line, or where it is silent the SXid catalogue, says that a link or more is lost
+    link:   the NVLink that the line names: a GPU's, or for an SXid the switch's port
     """
 
     kind: str

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import time
+from typing import Optional, Sequence
 
+_MINUTE_NS = 60 * 10**9
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|min|s|m|h|d|w)")
 
@@ -50,3 +52,24 @@ def iso(ns: int) -> str:
         return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(ns // 1_000_000_000))
     except (ValueError, OverflowError, OSError):
         return "?"
+
+
+def minutes(spans: Sequence[tuple[int, int]], seconds: Optional[float] = None) -> str:
+    """'14:08-14:10Z, 14:31Z (within 3 of 41 minutes)': spans of ns UTC as whole minutes of the clock, oldest first; '' for none.
+
+    seconds: length of the window that they lie in. The day is said where the spans or the window leave one.
+    """
+    if not spans:
+        return ""
+    days = {iso(ns)[:10] for span in spans for ns in span}
+    dated = len(days) > 1 or (seconds is not None and seconds > 86400)
+    said, count = [], 0
+    for start, end in spans:
+        first, last = start // _MINUTE_NS, max(start, end - 1) // _MINUTE_NS + (end > start)
+        count += max(1, last - first)
+        begin, until = iso(first * _MINUTE_NS), iso(last * _MINUTE_NS)
+        head = f"{begin[:10]} " if dated else ""
+        tail = "" if last <= first else f"-{until[:10] + ' ' if until[:10] != begin[:10] else ''}{until[11:16]}"
+        said.append(f"{head}{begin[11:16]}{tail}Z")
+    of = "" if seconds is None else f" (within {count} of {max(count, round(seconds / 60))} minutes)"
+    return ", ".join(said) + of

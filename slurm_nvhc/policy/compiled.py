@@ -74,6 +74,7 @@ class Level(NamedTuple):
     unless_xid:    does not hold when the same GPU logged one of these Xids in the same window
     unless:        (field, values): does not hold when another reading of the GPU is known to be one of the values;
                    without data about that reading the level is judged as if nothing spoke against it
+    only_when:     (field, values): holds only when another reading of the GPU is one of the values; no data about it: no data
     """
 
     increase_above: Optional[float] = None
@@ -116,6 +117,7 @@ class Level(NamedTuple):
     unless_peer_xid: tuple[int, ...] = ()
     unless_xid: tuple[int, ...] = ()
     unless: tuple[tuple[str, tuple[Any, ...]], ...] = ()
+    only_when: tuple[tuple[str, tuple[Any, ...]], ...] = ()
 
 
 class Rule(NamedTuple):
@@ -320,8 +322,9 @@ def _level(raw: Mapping[str, Any]) -> Level:
     for key, kind in (("poisson", Poisson), ("cusum", Cusum), ("peers", Peers)):
         if key in values:
             values[key] = kind(**values[key])
-    if "unless" in values:
-        values["unless"] = tuple((str(field), tuple(known)) for field, known in values["unless"])
+    for key in ("unless", "only_when"):
+        if key in values:
+            values[key] = tuple((str(field), tuple(known)) for field, known in values[key])
     return Level(**values)
 
 

@@ -82,6 +82,8 @@ def _one(key: str, value: Any, fields: Sequence[cat.Field]) -> tuple[str, Any]:
         return key, [] if value == "any" else _xids(value, MAX_SXID)
     if key == "unless":
         return "", _unless(value)
+    if key == "only_when":
+        return key, _others(key, value)
     return key, value
 
 
@@ -96,7 +98,7 @@ def _comparable(other: cat.Field, fields: Sequence[cat.Field]) -> str:
         if other.scope != field.scope:
             both = f"{other.name} belongs to a {other.scope}, {field.name} to a {field.scope}"
             raise Refused(both, "compare with a field of the same thing")
-        if other.unit != field.unit or other.name == field.name:
+        if other.unit != field.unit or other.name == field.name or not other.live:
             raise Refused(f"{field.name} can not be compared with {other.name}", "both must have one unit and be two fields")
     return other.name
 
@@ -148,19 +150,28 @@ def _unless(raw: Mapping[str, Any]) -> dict[str, Any]:
     if not raw:
         raise Refused("names nothing", "e.g. unless: {row_remap_pending: 1}")
     out: dict[str, Any] = {}
-    readings: list[Any] = []
-    for name, value in raw.items():
-        values = value if isinstance(value, list) else [value]
-        if name in ("xid", "peer_xid"):
+    for name in ("xid", "peer_xid"):
+        if name in raw:
+            values = raw[name] if isinstance(raw[name], list) else [raw[name]]
             if not all(isinstance(v, int) for v in values):
                 raise Refused(f"{name} takes Xid numbers")
             out["unless_xid" if name == "xid" else "unless_peer_xid"] = _xids(values)
-            continue
+    readings = {name: value for name, value in raw.items() if name not in ("xid", "peer_xid")}
+    return {**out, "unless": _others("unless", readings)} if readings else out
+
+
+def _others(key: str, raw: Mapping[str, Any]) -> list[Any]:
+    """Other readings of the GPU, with the values that are meant."""
+    if not raw:
+        raise Refused("names nothing", f"e.g. {key}: {{gpu_processes: 0}}")
+    out: list[Any] = []
+    for name, value in raw.items():
         field = ref.field(int(name) if name.isdigit() else name)
-        if field.scope != cat.GPU:
-            raise Refused(f"{field.name} belongs to a link", "unless looks at the GPU's own readings")
-        readings.append([field.name, ref.words(field, values)])
-    return {**out, "unless": readings} if readings else out
+        if field.scope != cat.GPU or not field.live:
+            whose = f"belongs to a {field.scope}" if field.live else "has no value of this moment"
+            raise Refused(f"{field.name} {whose}", f"{key} looks at the GPU's own readings")
+        out.append([field.name, ref.words(field, value if isinstance(value, list) else [value])])
+    return out
 
 
 def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
@@ -178,6 +189,8 @@ def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
         wrong = ("witness is for lost GPUs only", "")
     elif key == "unless" and kind == "presence":
         wrong = ("unless does not fit lost GPUs", "")
+    elif key == "only_when" and (kind != "reading" or any(f.scope not in (cat.GPU, cat.LINK) for f in fields)):
+        wrong = ("only_when looks at the readings of a GPU", "give the rule fields of a GPU or its links")
     else:
         for field in fields:
             wrong = wrong or _misfit(key, field)
@@ -192,6 +205,8 @@ def _misfit(key: str, field: cat.Field) -> Optional[tuple[str, str]]:
         return f"below_learned needs a gauge, {field.name} is a {field.kind}", "use not_as_learned"
     if key in GROWTH and field.kind != cat.COUNTER:
         return f"{key} needs a counter, {field.name} is a {field.kind}", "use value_above, value_is or the like"
+    if not field.live and key in READING and key != "peers":
+        return f"{field.name} is a row of samples and has no value of this moment", "use peers"
     if key == "share_above" and field.unit != "ns":
         return f"share_above needs a counter of time, {field.name} counts {field.unit}", "use increase_above or rate_above"
     if key == "over_limit" and field.name != "pcie_replay":
@@ -202,6 +217,8 @@ def _misfit(key: str, field: cat.Field) -> Optional[tuple[str, str]]:
         return f"went_down is for nvlink_state only, not {field.name}", ""
     if key in VALUES and field.name == "nvlink_state":
         return f"{key} needs a number, nvlink_state is a word", "use value_is or went_down"
+    if (key in VALUES or key in ("below_field", "above_field")) and field.unit == cat.WORD:
+        return f"{key} needs a number, {field.name} is a word", "use value_is or not_as_learned"
     if key in ("below_field", "above_field") and field.scope == cat.LINK:
         return f"{key} is not for readings of links such as {field.name}", ""
     return None

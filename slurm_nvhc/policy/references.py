@@ -60,7 +60,12 @@ def _by_id(number: int) -> cat.Field:
         if link is not None:
             raise Refused(f"field {number} is {name} of link {link} alone", f"write {name}: it judges every link by itself")
         return cat.BY_NAME[name]
+    items = [known.name for known in cat.ALL if known.bits is not None and known.dcgm_id == number]
+    if items:
+        raise Refused(f"field {number} holds several readings", f"write one of them: {', '.join(items)}")
     for known in cat.ALL:
+        if known.packed_id == number:
+            raise Refused(f"field {number} is {known.name} in another form", f"write {known.name}")
         if known.link_entity_id == number:
             raise Refused(f"field {number} is {known.name} on link entities", f"write {known.name}: it judges every link by itself")
     raise Refused(f"field {number} is not in the field catalogue", "docs/policy.md lists the fields")
@@ -126,6 +131,10 @@ def duration(value: Union[str, int, float]) -> float:
 
 def words(field_: cat.Field, values: list[Union[str, int, float]]) -> list[Union[str, int, float]]:
     """Values of a state: a word that stands for a number (fabric state 'failure') becomes that number."""
+    if field_.unit == cat.WORD:
+        if not values or not all(isinstance(value, str) and value for value in values):
+            raise Refused(f"{field_.name} is a word", "write text in quotes")
+        return values
     if field_.name == "nvlink_state":
         known: dict[str, Union[str, int]] = {word: word for word in cat.LINK_STATES}
     else:

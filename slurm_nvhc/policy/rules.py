@@ -97,6 +97,8 @@ def _check_whole(rule: Mapping[str, Any], out: Mapping[str, Any], complain: Comp
         raise complain(("finding",), f"{code.code} can not be given to a rule", "leave finding out: SITE-RULE")
     if not out["fields"] and out["kind"] == "reading" and (out["warn"] or out["fail"]):
         raise complain((), "reads no field", "give it a field")
+    if any("peers" in level for level in out["fail"]):
+        raise complain(("fail",), "peers can warn only", "a slow job says little about one GPU: put it in warn")
     if out["sticky"] and out["kind"] != "event":
         raise complain(("sticky",), "sticky is for Xids only", "a reading is judged anew at each look")
     if "after_reset" in rule and not any(f.kind == cat.COUNTER for f in (cat.BY_NAME[n] for n in out["fields"])):

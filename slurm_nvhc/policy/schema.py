@@ -103,6 +103,10 @@ class Level(Section):
         Union[dict[str, Union[Word, list[Word]]], UnsetType],
         _doc("not when another reading of the GPU is this, or when xid / peer_xid was logged on it / on another GPU"),
     ] = UNSET
+    only_when: Annotated[
+        Union[dict[str, Union[Word, list[Word]]], UnsetType],
+        _doc("only when another reading of the GPU is known to be this: {gpu_processes: 0}"),
+    ] = UNSET
 
 
 class Rule(Section):

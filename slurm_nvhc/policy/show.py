@@ -100,6 +100,8 @@ def _level(level: Level) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if hasattr(value, "_asdict"):
+        return {k: _plain(v) for k, v in value._asdict().items() if v is not None}
     return [_plain(v) for v in value] if isinstance(value, tuple) else value
 
 

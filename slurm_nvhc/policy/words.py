@@ -100,6 +100,7 @@ def _lasting(raw: Mapping[str, Any]) -> list[str]:
 
 def _exceptions(raw: Mapping[str, Any]) -> list[str]:
     said = [f"unless {cat.BY_NAME[name].label} is {_values(values, [cat.BY_NAME[name]])}" for name, values in raw.get("unless", ())]
+    said += [f"only when {cat.BY_NAME[name].label} is {_values(values, [cat.BY_NAME[name]])}" for name, values in raw.get("only_when", ())]
     if "unless_xid" in raw:
         said.append(f"unless it came with Xid {', '.join(str(n) for n in raw['unless_xid'])}")
     if "unless_peer_xid" in raw:

@@ -1,7 +1,7 @@
 """The node's memory: ``<dir>/ledger.sqlite3`` and its mirror ``<dir>/protective.json``.
 
 Two kinds of things are in it. *Protective* state (exclusions, own drain, intents,
-known GPUs) is durable and mirrored before a call returns. Everything else (runs,
+known GPUs, what was learned) is durable and mirrored before a call returns. Everything else (runs,
 baselines, memory, notes) survives kill -9 at any moment; a power cut may take
 back its last moments, never a part of them.
 
@@ -12,15 +12,17 @@ Moments are integer nanoseconds UTC.
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
-from typing import Any, Callable, Optional, Sequence, TypeVar
+from typing import Any, Callable, Collection, Optional, Sequence, TypeVar
 
 from slurm_nvhc.errors import MonitorError
+from slurm_nvhc.model.learned import Lesson
+from slurm_nvhc.model.look import Look
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
-from slurm_nvhc.record import mirror, protective, query, retention
+from slurm_nvhc.model.tally import Tally
+from slurm_nvhc.record import mirror, protective, query, rates, remembered, retention
 from slurm_nvhc.record.protective import Protective
 from slurm_nvhc.record.run import Run, body_of, gpus_concerned, int64, pack_snapshot, text
 from slurm_nvhc.record.store import Store
@@ -126,6 +128,14 @@ class Ledger:
         """Forget a GPU that was taken out. False when it was not known."""
         return self._protect(lambda state: protective.forget_gpu(state, uuid))
 
+    def learn(self, lesson: Lesson) -> bool:
+        """Keep what a healthy look taught, as far as it is not known yet. False when all of it was."""
+        return self._protect(lambda state: protective.learn(state, lesson))
+
+    def accept(self, lesson: Lesson, gone: Collection[tuple[str, str]] = ()) -> bool:
+        """An administrator takes ``lesson`` for normal, and expects nothing more of ``gone`` (entity, field). False: no change."""
+        return self._protect(lambda state: protective.accept(state, lesson, gone))
+
     # --- baselines and the last snapshot -------------------------------------
 
     def save_baseline(self, job_id: str, snapshot: Snapshot) -> int:
@@ -172,39 +182,37 @@ class Ledger:
 
     # --- memory and notes ----------------------------------------------------
 
-    def fold_memory(self, fn: Callable[[dict[str, Any]], tuple[T, dict[str, Any]]]) -> T:
-        """Read the memory, let ``fn`` return (result, new memory), write that: one step for all hooks at once.
+    def fold_memory(
+        self,
+        fn: Callable[[dict[str, Any], Optional[Look]], tuple[T, dict[str, Any], Optional[Look]]],
+        grown: Callable[[T], Sequence[Tally]] = lambda result: (),
+    ) -> T:
+        """Read the memory and the last look, let ``fn`` return (result, new memory, new last look), write both.
 
-        fn must be pure: it may be called twice (a damaged file was replaced between),
-        and it must not use the ledger. What it raises is passed on, and nothing is
-        written. A memory that can not be read is {}.
+        It is one step for all hooks at once: what has grown since the last look is evidence in the memory exactly
+        when the look has moved on. fn must be pure: it may be called twice (a damaged file was replaced between),
+        and it must not use the ledger. What it raises is passed on, and nothing is written. A memory that can not
+        be read is {}, a look None.
+
+        grown: from the result, the growth since the last look, for the table of rates; added when the look moves on.
         """
 
         def work(conn: sqlite3.Connection) -> T:
-            raw = _state(conn, "memory")
-            result, new = fn(self._memory(raw))
+            raw, raw_look = _state(conn, "memory"), _state(conn, "last_look")
+            memory, look = remembered.memory_from(raw, self.damaged), remembered.look_from(raw_look, self.damaged)
+            result, new, new_look = fn(memory, look)
             try:
-                packed = json.dumps(new, separators=(",", ":")).encode("ascii")
+                packed = remembered.memory_to(new)
             except (TypeError, ValueError, RecursionError) as exc:
                 raise MonitorError(self._store.path, "memory", f"can not be kept: {exc}") from exc
             if packed != raw and (raw is not None or new):
                 _set_state(conn, "memory", packed)
+            if new_look is not None and new_look is not look:
+                _set_state(conn, "last_look", remembered.look_to(new_look))
+                rates.add(conn, grown(result), new_look.wall_ns)
             return result
 
         return self._store.write(work)
-
-    def _memory(self, raw: Any) -> dict[str, Any]:
-        if raw is None:
-            return {}
-        try:
-            memory = json.loads(raw)
-        except (TypeError, ValueError, RecursionError) as exc:
-            self.damaged.append(f"memory: {exc}")
-            return {}
-        if not isinstance(memory, dict):
-            self.damaged.append("memory: is not an object")
-            return {}
-        return memory
 
     def get(self, key: str) -> str:
         """A note; '' when it was never put."""
@@ -271,6 +279,14 @@ class Ledger:
         """The newest runs with a verdict other than ok, newest first, without snapshots."""
         return self._store.read(lambda conn: query.runs_not_ok(conn, int64(limit), self.damaged))
 
+    def runs_from(self, after: tuple[int, int], limit: int) -> tuple[Run, ...]:
+        """The runs after (ended_ns, id), oldest first, with their snapshots, None for what can not be read."""
+        return self._store.read(lambda conn: query.runs_from(conn, (int64(after[0]), int64(after[1])), int64(limit), self.damaged))
+
+    def runs_between(self, hook: str, start_ns: int, end_ns: int) -> tuple[Run, ...]:
+        """A hook's runs whose window overlaps a time, newest first, without snapshots; bounded, see query.MOST_BETWEEN."""
+        return self._store.read(lambda conn: query.runs_between(conn, text(hook), int64(start_ns), int64(end_ns), self.damaged))
+
     def last_run(self, hook: str) -> Optional[Run]:
         return self._store.read(lambda conn: query.last_run(conn, text(hook), self.damaged))
 
@@ -278,11 +294,16 @@ class Ledger:
         """A run's snapshot (a baseline's by its key); None when there is none or it can not be read."""
         return self._store.read(lambda conn: query.snapshot_of(conn, int64(run_id), self.damaged))
 
+    def rates(self) -> tuple[tuple[Tally, int, int], ...]:
+        """(growth of a counter under some versions, first and last moment of it) of all that is known."""
+        return self._store.read(rates.read)
+
     def prune(self, keep_days: float, now_ns: int, limit: int = 500) -> int:
         """Forget at most ``limit`` runs older than ``keep_days``; returns how many. See retention.prune."""
 
         def work(conn: sqlite3.Connection) -> int:
             deleted = retention.prune(conn, keep_days, int64(now_ns), limit)
+            rates.prune(conn)
             if deleted:
                 retention.give_space_back(conn)
             mirror.remove_leftovers(self._directory)  # whoever writes the mirror holds this same lock

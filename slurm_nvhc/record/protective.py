@@ -1,4 +1,4 @@
-"""The protective state as one value: exclusions, own drain, intents, known GPUs. Pure.
+"""The protective state as one value: exclusions, own drain, intents, known GPUs, what was learned. Pure.
 
 It is small, so it is kept as one JSON document, the same text in the ledger and in
 its mirror. ``generation`` counts its changes: of two copies, the higher one is newer.
@@ -6,11 +6,15 @@ its mirror. ``generation`` counts its changes: of two copies, the higher one is 
 
 from __future__ import annotations
 
+import functools
 import json
-from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, Sequence, TypeVar
+from typing import Any, Callable, Collection, Final, Mapping, NamedTuple, Optional, Sequence, TypeVar
 
+from slurm_nvhc.model import learned as lessons
 from slurm_nvhc.model import settled as settled_names
+from slurm_nvhc.model.learned import Lesson
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
 
 T = TypeVar("T")
@@ -23,6 +27,7 @@ class Protective(NamedTuple):
 
     settled: sticky events that an administrator settled (model/settled.py names): losing these would
              drain again for what was repaired.
+    learned: what is normal here; of a GPU only while it is among ``gpus``.
     """
 
     generation: int = 0
@@ -31,6 +36,7 @@ class Protective(NamedTuple):
     intents: tuple[Intent, ...] = ()
     gpus: tuple[GpuIdentity, ...] = ()
     settled: tuple[str, ...] = ()
+    learned: tuple[Lesson, ...] = ()
 
     def summary(self) -> str:
         """For people: what there is, e.g. '1 exclusion, own drain, 0 intents, 8 known GPUs'."""
@@ -93,11 +99,26 @@ def remember_gpus(state: Protective, snapshot: Snapshot) -> Protective:
     kept = {g.uuid: g for g in state.gpus if g.uuid in listed or g.pci not in taken}
     for uuid, new in listed.items():
         kept[uuid] = _merged(kept[uuid], new) if uuid in kept else new
-    return state._replace(gpus=tuple(kept[uuid] for uuid in sorted(kept, key=lambda u: (kept[u].pci, u))))
+    gone = {g.uuid for g in state.gpus} - set(kept)
+    gpus = tuple(kept[uuid] for uuid in sorted(kept, key=lambda u: (kept[u].pci, u)))
+    return state._replace(gpus=gpus, learned=lessons.unlearn_gpus(state.learned, gone))
 
 
 def forget_gpu(state: Protective, uuid: str) -> Protective:
-    return state._replace(gpus=tuple(g for g in state.gpus if g.uuid != uuid))
+    gpus = tuple(g for g in state.gpus if g.uuid != uuid)
+    return state._replace(gpus=gpus, learned=lessons.unlearn_gpus(state.learned, {uuid}))
+
+
+def learn(state: Protective, lesson: Lesson) -> Protective:
+    """Take over what a healthy look taught: only what is not known yet. Two health checks at once learn once."""
+    known = lessons.table(state.learned)
+    new = {n: {f: v for f, v in readings.items() if f not in known.get(n, {})} for n, readings in lesson.readings.items()}
+    return state._replace(learned=lessons.learn(state.learned, lesson._replace(readings={n: r for n, r in new.items() if r})))
+
+
+def accept(state: Protective, lesson: Lesson, gone: Collection[tuple[str, str]]) -> Protective:
+    """An administrator's word: ``lesson`` is normal from now on, and of ``gone`` (entity, field) nothing is expected any more."""
+    return state._replace(learned=lessons.learn(lessons.unlearn(state.learned, gone), lesson))
 
 
 def _same(a: Intent, b: Intent) -> bool:
@@ -125,10 +146,12 @@ def dumps(state: Protective) -> str:
         "intents": [i._asdict() for i in state.intents],
         "gpus": [g._asdict() for g in state.gpus],
         "settled": list(state.settled),
+        "learned": [{**lesson._asdict(), "readings": dict(lesson.readings)} for lesson in state.learned],
     }
     return json.dumps(document, indent=1) + "\n"
 
 
+@functools.lru_cache(maxsize=2)  # a run reads ledger and mirror, usually the same text, several times: 0.8 ms each
 def loads(text: str) -> tuple[Protective, int]:
     """(state, how many entries could not be read and were left out). ValueError for no such document.
 
@@ -149,10 +172,11 @@ def loads(text: str) -> tuple[Protective, int]:
     intents, lost_b = _entries(document.get("intents"), _intent)
     gpus, lost_c = _entries(document.get("gpus"), _identity)
     settled, lost_e = _entries(document.get("settled"), _settled)
+    learned, lost_f = _entries(document.get("learned"), _lesson)
     raw = document.get("own_drain")
     drains, lost_d = _entries([] if raw is None else [raw], _own_drain)
-    state = Protective(generation, exclusions, drains[0] if drains else None, intents, gpus, settled)
-    return state, lost_a + lost_b + lost_c + lost_d + lost_e
+    state = Protective(generation, exclusions, drains[0] if drains else None, intents, gpus, settled, learned)
+    return state, lost_a + lost_b + lost_c + lost_d + lost_e + lost_f
 
 
 def _entries(raw: Any, decode: Callable[[Any], T]) -> tuple[tuple[T, ...], int]:
@@ -208,3 +232,15 @@ def _identity(v: Mapping[str, Any]) -> GpuIdentity:
     values.update({k: _text(v[k]) for k in ("uuid", "pci", "serial", "model", "slot", "vbios")})
     values["mig"] = None if v["mig"] is None else bool(v["mig"])
     return GpuIdentity(**values)
+
+
+def _lesson(v: Mapping[str, Any]) -> Lesson:
+    readings = {_text(n): {_text(f): _plain(r) for f, r in fields.items()} for n, fields in v["readings"].items()}
+    return Lesson(_int(v["at_ns"]), _text(v["who"]), readings)
+
+
+def _plain(value: Any) -> Reading:
+    """A number or a word; what is normal is never no data."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise TypeError("a number or a word was expected")
+    return value

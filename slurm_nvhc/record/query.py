@@ -1,4 +1,4 @@
-"""Reading runs back. Every list is newest first and holds finished runs only."""
+"""Reading runs back. Lists hold finished runs only, newest first but for runs_from."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from slurm_nvhc.record.run import Run, unpack_snapshot, with_body
 
 # What decoding a damaged row can raise: our own errors and those of wrong shapes.
 DECODE_ERRORS: Final = (NvhcError, ValueError, TypeError, KeyError, AttributeError)
+
+MOST_BETWEEN: Final = 5000  # two weeks of health checks at the usual 5 minutes
 
 _COLUMNS: Final = "id, hook, job_id, user, partition, started_ns, ended_ns, verdict, policy_hash, exit_code, before_run, body"
 
@@ -31,6 +33,23 @@ def recent_runs(conn: sqlite3.Connection, limit: int, damaged: list[str]) -> tup
 
 def runs_not_ok(conn: sqlite3.Connection, limit: int, damaged: list[str]) -> tuple[Run, ...]:
     return _runs(conn, "WHERE finished = 1 AND verdict <> ? ORDER BY id DESC LIMIT ?", (OK, limit), damaged)
+
+
+def runs_from(conn: sqlite3.Connection, after: tuple[int, int], limit: int, damaged: list[str]) -> tuple[Run, ...]:
+    """Runs after (ended_ns, id), oldest first, with their snapshots."""
+    statement = f"SELECT {_COLUMNS}, snapshot FROM runs WHERE finished = 1 AND (ended_ns, id) > (?, ?) ORDER BY ended_ns, id LIMIT ?"
+    out = []
+    for row in conn.execute(statement, (*after, limit)).fetchall():
+        run = _run(row, damaged)
+        if run is not None:
+            out.append(run._replace(snapshot=unpacked(row[-1], f"snapshot of run {run.id}", damaged)))
+    return tuple(out)
+
+
+def runs_between(conn: sqlite3.Connection, hook: str, start_ns: int, end_ns: int, damaged: list[str]) -> tuple[Run, ...]:
+    """The runs of a hook whose window overlaps a time."""
+    where = "WHERE finished = 1 AND hook = ? AND ended_ns > ? AND started_ns < ? ORDER BY id DESC LIMIT ?"
+    return _runs(conn, where, (hook, start_ns, end_ns, MOST_BETWEEN), damaged)
 
 
 def last_run(conn: sqlite3.Connection, hook: str, damaged: list[str]) -> Optional[Run]:

@@ -26,6 +26,9 @@ class Run(NamedTuple):
     before_run: id of the run whose snapshot the changes were measured from (a baseline's key)
     changes:    those that are not an exact zero
     decision, steps, outcome: JSON-able; what judge proposed, act planned and act did
+    given:      JSON-able; what judging it again takes beside the snapshots (model/given.py)
+    touched:    JSON-able; was the job touched by a fault (model/suspect.py), {} where no job with GPUs ended
+    timeline:   JSON-able; what the job's GPUs did minute by minute (model/timeline.py), {} without samples
     id:         given by the ledger; for a prolog, the key that save_baseline returned
     """
 
@@ -45,7 +48,10 @@ class Run(NamedTuple):
     decision: Mapping[str, Any] = {}
     steps: Sequence[Mapping[str, Any]] = ()
     outcome: Mapping[str, Any] = {}
+    given: Mapping[str, Any] = {}
     exit_code: int = 0
+    touched: Mapping[str, Any] = {}
+    timeline: Mapping[str, Any] = {}
     id: int = 0
 
 
@@ -97,6 +103,9 @@ def body_of(run: Run) -> bytes:
             "decision": dict(run.decision),
             "steps": [dict(s) for s in run.steps],
             "outcome": dict(run.outcome),
+            "given": dict(run.given),
+            "touched": dict(run.touched),
+            "timeline": dict(run.timeline),
         }
     )
 
@@ -111,6 +120,9 @@ def with_body(run: Run, raw: Any) -> Run:
         decision=dict(body["decision"]),
         steps=tuple(dict(s) for s in body["steps"]),
         outcome=dict(body["outcome"]),
+        given=dict(body.get("given", {})),
+        touched=dict(body.get("touched", {})),
+        timeline=dict(body.get("timeline", {})),
     )
 
 

@@ -6,14 +6,16 @@ import sqlite3
 from typing import Final
 
 from slurm_nvhc.errors import MonitorError
+from slurm_nvhc.record import rates
 
-VERSION: Final = 1
+VERSION: Final = 2
 APPLICATION_ID: Final = 0x6E766863  # "nvhc": tells our file from any other SQLite file
 
-# state: one document a key (protective, memory, last_seen). notes: small strings.
+# state: one document a key (protective, memory, last_seen, last_look). notes: small strings.
 # runs:  every hook run; a prolog's row is made early, as the job's baseline, and finished later.
 #        open = 1: a baseline whose epilog has not come yet.
 # run_gpus: which runs say something about a GPU.
+# rates: growth of counters by versions, record/rates.py.
 _TABLES: Final = (
     "CREATE TABLE state (key TEXT PRIMARY KEY, value BLOB NOT NULL)",
     "CREATE TABLE notes (key TEXT PRIMARY KEY, value TEXT NOT NULL)",
@@ -30,7 +32,10 @@ _TABLES: Final = (
     "CREATE INDEX runs_before ON runs (before_run) WHERE before_run IS NOT NULL",
     "CREATE TABLE run_gpus (uuid TEXT NOT NULL, run_id INTEGER NOT NULL, PRIMARY KEY (uuid, run_id)) WITHOUT ROWID",
     "CREATE INDEX run_gpus_run ON run_gpus (run_id)",
+    rates.TABLE,
 )
+# What a ledger of an earlier version lacks. It holds drains and exclusions, so it is carried on, never begun anew.
+_SINCE: Final = {1: (rates.TABLE,)}
 
 
 class Damaged(Exception):
@@ -54,7 +59,7 @@ def create(conn: sqlite3.Connection, first_id: int) -> None:
 
 
 def is_ready(conn: sqlite3.Connection, path: str) -> bool:
-    """True for our ledger, False for an empty file.
+    """True for our ledger, which is brought up to this version, False for an empty file.
 
     Raises Damaged for anything else, MonitorError for a ledger of a newer version
     (which is left alone: the newer version will want it back), sqlite3.Error.
@@ -64,10 +69,29 @@ def is_ready(conn: sqlite3.Connection, path: str) -> bool:
     if application == APPLICATION_ID:
         if version == VERSION:
             return True
+        if version in _SINCE:
+            _bring_up(conn)
+            return True
         raise MonitorError(path, "", f"has schema {version}, this version knows {VERSION}", "was slurm-nvhc downgraded?")
     if application == 0 and version == 0 and not conn.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
         return False
     raise Damaged("is a SQLite file of something else")
+
+
+def _bring_up(conn: sqlite3.Connection) -> None:
+    """Add what the file lacks: all of it or nothing, once, whoever else has opened it."""
+    conn.execute("BEGIN IMMEDIATE")
+    try:
+        version = int(conn.execute("PRAGMA user_version").fetchone()[0])
+        for step in range(version, VERSION):
+            for statement in _SINCE[step]:
+                conn.execute(statement)
+        conn.execute(f"PRAGMA user_version={VERSION}")
+        conn.execute("COMMIT")
+    except BaseException:
+        if conn.in_transaction:
+            conn.execute("ROLLBACK")
+        raise
 
 
 def is_damage(exc: sqlite3.Error) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, List, NamedTuple, Sequence, Tuple, Union, cast
 
 from msgspec import UNSET, UnsetType
 
 from slurm_nvhc.model.entity import split_link
 from slurm_nvhc.model.finding import Finding
-from slurm_nvhc.model.times import duration, parse_duration
+from slurm_nvhc.model.suspect import Suspect
+from slurm_nvhc.model.times import duration, minutes, parse_duration
 from slurm_nvhc.scenario import seen as seen_
-from slurm_nvhc.scenario.format import Expect, FindingMatch, NodeExpect
+from slurm_nvhc.scenario.format import Expect, FindingMatch, NodeExpect, SuspectMatch, TouchedMatch
 from slurm_nvhc.scenario.seen import ACTING, Seen
 from slurm_nvhc.sense.sim.target import field_name
 
@@ -116,11 +117,13 @@ def fits(run: Seen, finding: Finding, match: FindingMatch) -> bool:
         return False
     if match.amount_below is not None and not (amount is not None and amount < match.amount_below):
         return False
+    if match.when is not None and (match.when not in run.when(finding) if match.when else bool(evidence.moments)):
+        return False
     text = f"{finding.message} {evidence.text}"
     return match.message is None or match.message.lower() in text.lower()
 
 
-def _say(match: FindingMatch) -> str:
+def _say(match: Union[FindingMatch, SuspectMatch]) -> str:
     said = {f: getattr(match, f) for f in match.__struct_fields__}
     return ", ".join(f"{k} {v}" for k, v in said.items() if v is not None and v is not UNSET) or "any"
 
@@ -140,6 +143,31 @@ def _no_finding(run: Seen, value: Union[FindingMatch, List[FindingMatch]]) -> Li
         hits = [f for f in run.findings if fits(run, f, match)]
         rows.append(("no_finding", f"not: {_say(match)}", "; ".join(map(run.tell, hits)) or "none", not hits))
     return rows
+
+
+def accused(run: Seen, suspect: Suspect, match: SuspectMatch) -> bool:
+    """True when a suspect is all that ``match`` says."""
+    head, link = split_link(suspect.entity)
+    plain = (
+        (match.kind, suspect.kind),
+        (match.gpu, run.names.get(head, "")),
+        (match.link, link),
+        (match.entity, suspect.entity),
+        (match.far, suspect.far),
+        (match.named, suspect.named),
+    )
+    if any(wanted is not None and wanted != got for wanted, got in plain):
+        return False
+    codes = {name.partition(" ")[0] for name in suspect.findings}
+    return set(_words(match.findings or [])) <= codes and (match.why or "").lower() in suspect.why.lower()
+
+
+def _suspect(run: Seen, value: Union[SuspectMatch, List[SuspectMatch]]) -> List[Row]:
+    told = "; ".join(f"{run.tell_suspect(s)} ({s.why})" for s in run.suspects) or "none"
+    if value == []:
+        return [("suspect", "none", told, not run.suspects)]
+    wanted = value if isinstance(value, list) else [value]
+    return [("suspect", _say(match), told, any(accused(run, s, match) for s in run.suspects)) for match in wanted]
 
 
 def _monitor(run: Seen, value: Union[str, List[str]]) -> List[Row]:
@@ -191,6 +219,23 @@ def _node(run: Seen, value: NodeExpect) -> List[Row]:
     return rows
 
 
+def _touched(run: Seen, value: Union[str, TouchedMatch]) -> List[Row]:
+    told = run.touched
+    if isinstance(value, str):
+        value = TouchedMatch(verdict=cast(Any, value))
+    verdict = told.verdict if told is not None else "none"
+    seen = f"{verdict}: {told.why}" if told is not None else "no job with GPUs ended"
+    rows: List[Row] = []
+    if value.verdict is not None:
+        rows.append(("touched", value.verdict, seen, verdict == value.verdict))
+    spans = "; ".join(f"{minutes([(begin, end)])} {what}" for begin, end, what in told.minutes) if told is not None else ""
+    counters = "; ".join(told.counters) if told is not None else ""
+    for key, wanted, text in (("why", value.why, seen), ("when", value.when, spans), ("counters", value.counters, counters)):
+        if not isinstance(wanted, UnsetType):
+            rows += [(f"touched.{key}", w, text or "none", w in text) for w in _words(wanted)]
+    return rows
+
+
 def _task_env(run: Seen, value: Dict[str, str]) -> List[Row]:
     rows: List[Row] = []
     for name, text in value.items():
@@ -223,11 +268,13 @@ _TESTS: Dict[str, Callable[[Seen, Any], List[Row]]] = {
     "within": _within,
     "finding": _finding,
     "no_finding": _no_finding,
+    "suspect": _suspect,
     "monitor": _monitor,
     "action": _action,
     "no_action": _no_action,
     "gpus": _gpus,
     "node": _node,
+    "touched": _touched,
     "intents": lambda run, v: _row("intents", v, run.intents),
     "excluded": lambda run, v: _row("excluded", sorted(v), sorted(run.excluded)),
     "scontrol_calls": _calls,

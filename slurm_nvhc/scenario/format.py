@@ -20,12 +20,16 @@ ActionWord = Literal[
     "end_intent", "end_own", "accept",
 ]  # fmt: skip
 
+TouchedWord = Literal["clean", "suspect", "hit", "unknown", "none"]
+Words = Union[str, List[str]]
+
 
 class FindingMatch(Strict):
     """A finding that fits everything said here. Numbers in evidence are compared as numbers.
 
     gpu: g3; link: with gpu; entity: node, monitor:engine, … where gpu does not fit; amount_below and
-    amount_at_least bound the amount; field: as in a target; message: words that its message holds.
+    amount_at_least bound the amount; field: as in a target; message: words that its message holds; when: words of
+    the minutes in which it happened, such as 08:10-08:11Z, or "" for none known.
     """
 
     code: Optional[str] = None
@@ -43,11 +47,38 @@ class FindingMatch(Strict):
     bound: Optional[Literal["exact", "at_least", "unknown"]] = None
     rule: Optional[str] = None
     message: Optional[str] = None
+    when: Optional[str] = None
     count: Optional[int] = None
 
 
+class TouchedMatch(Strict):
+    """Was the job touched by a fault: verdict, and words that the reasons, the minutes or the counters hold."""
+
+    verdict: Optional[TouchedWord] = None
+    why: Union[Words, UnsetType] = UNSET
+    when: Union[Words, UnsetType] = UNSET
+    counters: Union[Words, UnsetType] = UNSET
+
+
+class SuspectMatch(Strict):
+    """A suspect that fits everything said here: the part that findings point to.
+
+    gpu, link, entity: as in a finding, of the part itself; far: the other end of a link, as an entity. named: false is
+    an abstention. why: words that its reason holds. findings: codes of findings behind it.
+    """
+
+    kind: Optional[Literal["gpu", "link", "connector", "switch", "slot", "node", "code"]] = None
+    gpu: Optional[Gpu] = None
+    link: Optional[int] = None
+    entity: Optional[str] = None
+    far: Optional[str] = None
+    named: Optional[bool] = None
+    why: Optional[str] = None
+    findings: Union[str, List[str], None] = None
+
+
 OneOrMore = Union[FindingMatch, List[FindingMatch]]
-Words = Union[str, List[str]]
+Suspects = Union[SuspectMatch, List[SuspectMatch]]
 
 
 class NodeExpect(Strict):
@@ -68,8 +99,10 @@ class Expect(Strict):
 
     after: a label, "epilog" (the last one) or "epilog#2" (the second); left out: the last hook run.
     exit: the launcher's status, as slurmd sees it. within: real time of the hook.
+    suspect: the parts that the findings point to; [] = none at all.
     monitor: finding codes of class monitor that must be there; [] = none at all.
     action / no_action: steps that were (not) carried out; none = nothing was done to Slurm, a GPU or a job.
+    touched: what the job's user is told; none: no job with GPUs ended.
     intents: actions waiting for Slurm. excluded: GPUs kept from later jobs.
     """
 
@@ -79,11 +112,13 @@ class Expect(Strict):
     within: Union[Duration, UnsetType] = UNSET
     finding: Union[OneOrMore, UnsetType] = UNSET
     no_finding: Union[OneOrMore, UnsetType] = UNSET
+    suspect: Union[Suspects, UnsetType] = UNSET
     monitor: Union[Words, UnsetType] = UNSET
     action: Union[ActionWord, List[ActionWord], UnsetType] = UNSET
     no_action: Union[ActionWord, List[ActionWord], UnsetType] = UNSET
     gpus: Union[Dict[str, VerdictWord], UnsetType] = UNSET
     node: Union[NodeExpect, UnsetType] = UNSET
+    touched: Union[TouchedWord, TouchedMatch, UnsetType] = UNSET
     intents: Union[int, UnsetType] = UNSET
     excluded: Union[List[str], UnsetType] = UNSET
     scontrol_calls: Union[int, UnsetType] = UNSET

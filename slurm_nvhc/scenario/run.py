@@ -15,6 +15,8 @@ from msgspec import UNSET
 
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.finding import Finding
+from slurm_nvhc.model.suspect import from_json as suspect_from_json
+from slurm_nvhc.model.suspect import touched_from_json
 from slurm_nvhc.record.ledger import Ledger
 from slurm_nvhc.record.run import Run
 from slurm_nvhc.scenario import check, environment, load, process, stage, world_steps
@@ -167,6 +169,7 @@ class _Player:
             left=ended.left,
             verdict="" if recorded is None else recorded.verdict,
             findings=findings,
+            suspects=() if recorded is None else tuple(suspect_from_json(s) for s in recorded.outcome.get("suspects", ())),
             troubles=tuple(f"{t['code']} {t['detail']}" for t in troubles),
             actions=tuple(d["kind"] for d in done if d["ok"]),
             failed=tuple(d["kind"] for d in done if not d["ok"]),
@@ -175,6 +178,7 @@ class _Player:
             calls=tuple(stage.calls(self.stage)[before:]),
             intents=intents,
             excluded=tuple(names.get(uuid, uuid) for uuid in excluded),
+            touched=touched_from_json(recorded.touched) if recorded is not None and recorded.touched else None,
             task_env=task_env,
             task_unset=unset,
             task_prints=prints,

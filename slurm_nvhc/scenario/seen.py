@@ -6,6 +6,8 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from slurm_nvhc.model import entity
 from slurm_nvhc.model.finding import FAIL, OK, UNKNOWN, WARN, Finding
+from slurm_nvhc.model.suspect import Suspect, Touched, label, touched_to_json
+from slurm_nvhc.model.times import minutes
 
 # Steps that do something to Slurm, a GPU or a job; the others only tell or keep our own books.
 ACTING = frozenset({"drain", "extend", "own", "intent", "exclude", "narrow", "fail_job", "resume"})
@@ -29,6 +31,8 @@ class Seen(NamedTuple):
     actions:  kinds of the steps that were carried out; failed: kinds of those that could not be
     names:    entity of a GPU ("GPU-…" or "pci:…") -> gN at that moment
     calls:    arguments of each scontrol call
+    touched:  what the job's user is told of an epilog's job; None for other runs
+    suspects: the parts that its findings point to
     task_env: the task's environment after the task prolog, {} for other hooks
     """
 
@@ -51,9 +55,11 @@ class Seen(NamedTuple):
     calls: Tuple[Tuple[str, ...], ...]
     intents: int
     excluded: Tuple[str, ...]
+    touched: Optional[Touched] = None
     task_env: Mapping[str, str] = {}
     task_unset: Tuple[str, ...] = ()
     task_prints: Tuple[str, ...] = ()
+    suspects: Tuple[Suspect, ...] = ()
 
     @property
     def name(self) -> str:
@@ -71,6 +77,10 @@ class Seen(NamedTuple):
         verdicts = [f.verdict for f in self.findings if self.gpu_name(f) == gpu]
         return max(verdicts, key=order.index, default=OK)
 
+    def when(self, finding: Finding) -> str:
+        """The minutes in which it happened, as `nvhc explain` shows them; '' when that is not known."""
+        return minutes([(begin, end) for begin, end, _amount in finding.evidence.moments], finding.evidence.seconds)
+
     def tell(self, finding: Finding) -> str:
         """A finding in a few words: 'NVL-REPLAY g3 link11 fail +20'."""
         gpu, link = self.gpu_name(finding), entity.split_link(finding.entity)[1]
@@ -81,23 +91,32 @@ class Seen(NamedTuple):
         if finding.evidence.amount is not None:
             bound = "" if finding.evidence.bound == "exact" else " at least"
             words.append(f"{bound}+{finding.evidence.amount:g}".strip())
+        if finding.evidence.moments:
+            words.append(self.when(finding))
         if finding.mode != "enforce":
             words.append(f"({finding.mode})")
         return " ".join(words)
 
 
+    def tell_suspect(self, suspect: Suspect) -> str:
+        """A suspect in a few words: 'link g3 link11', 'none named: node'."""
+        return f"{'' if suspect.named else 'none named: '}{suspect.kind} {label(suspect, self.names)}"
+
+
 def to_json(seen: Seen) -> Dict[str, Any]:
     """The run as plain JSON, for ``nvhc replay --json``."""
-    from slurm_nvhc.model import finding
+    from slurm_nvhc.model import finding, suspect
 
     out: Dict[str, Any] = seen._asdict()
     out["findings"] = [{**finding.to_json(f), "name": seen.gpu_name(f)} for f in seen.findings]
+    out["suspects"] = [suspect.to_json(s) for s in seen.suspects]
     out["node"] = seen.node._asdict()
     out["names"] = {name: ent for ent, name in seen.names.items() if ent.startswith("GPU-")}
     out["calls"] = [list(c) for c in seen.calls]
     for key in ("left", "troubles", "actions", "failed", "excluded", "task_unset", "task_prints"):
         out[key] = list(out[key])
     out["task_env"] = dict(seen.task_env)
+    out["touched"] = None if seen.touched is None else touched_to_json(seen.touched)
     return out
 
 

@@ -131,7 +131,7 @@ def write_policy(stage: Stage, given: Union[Mapping[str, Any], str]) -> str:
 
 
 def _stays_on_stage(text: str, stage: Stage) -> None:
-    """Refuse a policy that leads hooks to a real engine or a real scontrol: a scenario may come from a stranger."""
+    """Refuse a policy that leads hooks to a real engine, scontrol or folder: a scenario may come from a stranger."""
     try:
         compiled = compile_policy(text, "policy")
     except InputError:
@@ -142,6 +142,8 @@ def _stays_on_stage(text: str, stage: Stage) -> None:
     elsewhere = any({"backend", "world"} & set(p.get("engine", {})) or "bin_dir" in p.get("slurm", {}) for p in patches)
     if elsewhere or not ours:
         raise InputError("policy", "", "engine.backend, engine.world and slurm.bin_dir are the replay's own", "leave them out")
+    if base.user_report.dir or any("dir" in p.get("user_report", {}) for p in patches):
+        raise InputError("policy", "key user_report.dir", "would be written outside the replay", "leave it out; expect touched instead")
 
 
 def policy_text(given: Union[Mapping[str, Any], str], world: str, bin_dir: str) -> str:

@@ -89,6 +89,13 @@ class Lose(Strict):
     engine_lists: bool = False
 
 
+class Part(Strict):
+    """A part of the node beside its GPUs vanishes or is back: rdma3.port1, or switch0 with its ports; * for all."""
+
+    part: str
+    shows: Literal["present", "absent"] = "absent"
+
+
 class Swap(Strict):
     """Another card in the same slot."""
 
@@ -133,6 +140,13 @@ class Throttle(Strict):
     over: Duration
 
 
+class Traffic(Strict):
+    """A GPU ("*": all) sends and receives this much over NVLink from now on, MB/s each way; 0 ends it."""
+
+    gpu: Gpu
+    mb_per_s: float
+
+
 class AdminDrain(Strict):
     """An administrator drains the node."""
 
@@ -164,10 +178,12 @@ class Happening(Strict):
 
     set: Union[Readings, UnsetType] = UNSET
     add: Union[Amounts, UnsetType] = UNSET
+    traffic: Union[Traffic, UnsetType] = UNSET
     gpu_reset: Union[Gpu, UnsetType] = UNSET
     driver_reload: Union[Empty, UnsetType] = UNSET
     lose: Union[Lose, Gpu, UnsetType] = UNSET
     restore: Union[Gpu, UnsetType] = UNSET
+    part: Union[Part, UnsetType] = UNSET
     swap: Union[Swap, UnsetType] = UNSET
     xid: Union[Xid, UnsetType] = UNSET
     engine_xid: Union[EngineXid, UnsetType] = UNSET

@@ -20,7 +20,9 @@ Moment = Annotated[
     Meta(description="A moment relative to now: -2h is two hours ago, 0 is now.", examples=["-2h", "-90s", 0]),
 ]
 Gpu = Annotated[str, Meta(description="A GPU: g0, g1, … in NVML order of the node as it was at the start.", examples=["g3"])]
-Link = Annotated[str, Meta(description="One NVLink of one GPU: g3.link11.", examples=["g3.link11"])]
+Link = Annotated[
+    str, Meta(description="One NVLink of one GPU, g3.link11, or one port of a switch, switch0.port5.", examples=["g3.link11"])
+]
 Value = Annotated[
     Union[int, float, str],
     Meta(
@@ -33,8 +35,9 @@ Readings = Annotated[
     Dict[str, Value],
     Meta(
         description="Target to value. A target is gN.FIELD, gN.linkM.FIELD, *.FIELD or gN.link*.FIELD;"
-        " FIELD is a catalogue name or a DCGM field id. On links the prefix nvlink_ may be left out.",
-        examples=[{"g3.429": 12, "g3.link11.replay": 12, "*.395": "blank"}],
+        " FIELD is a catalogue name or a DCGM field id. On links the prefix nvlink_ may be left out."
+        " Parts of the node are switchN.FIELD, switchN.portM.FIELD, rdmaN.portM.FIELD and node.FIELD.",
+        examples=[{"g3.429": 12, "g3.link11.replay": 12, "*.395": "blank", "switch0.port5.fatal": 1, "rdma0.port1.state": "down"}],
     ),
 ]
 Amounts = Annotated[

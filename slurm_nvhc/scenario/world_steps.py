@@ -147,10 +147,12 @@ def _schedule(world: World, value: steps.Scheduled) -> None:
 _AT_ONCE: Dict[str, Callable[[Any], List[Operation]]] = {
     "set": lambda v: [{"op": "set", "target": target, "value": value} for target, value in v.items()],
     "add": lambda v: [{"op": "add", "target": target, "amount": amount} for target, amount in v.items()],
+    "traffic": lambda v: [{"op": "traffic", "gpu": v.gpu, "mb_per_s": v.mb_per_s}],
     "gpu_reset": lambda v: [{"op": "gpu_reset", "gpu": v}],
     "driver_reload": lambda v: [{"op": "driver_reload"}],
     "lose": _lose,
     "restore": lambda v: [{"op": "restore", "gpu": v}],
+    "part": lambda v: [{"op": "part", "part": v.part, "shows": v.shows}],
     "swap": lambda v: [{"op": "swap", "gpu": v.gpu, "uuid": v.uuid, "serial": v.serial}],
     "xid": lambda v: [{"op": "xid", "gpu": v.gpu, "code": v.code, "text": v.text, "pid": v.pid, "process": v.process}],
     "engine_xid": lambda v: [{"op": "engine_xid", "gpu": v.gpu, "code": v.code, "at_s": moment(v.at)}],

@@ -16,7 +16,7 @@ from typing import Any, Final, Optional, Sequence
 from slurm_nvhc.model.snapshot import Snapshot, Trouble
 from slurm_nvhc.policy.compiled import Engine
 from slurm_nvhc.proc import child
-from slurm_nvhc.sense import protocol
+from slurm_nvhc.sense import protocol, wiring
 from slurm_nvhc.sense.decode import Reply, decode
 from slurm_nvhc.sense.merge import ENGINE_LATE_NS, merge
 from slurm_nvhc.sense.text import clean
@@ -124,12 +124,12 @@ def _snapshot(node: str, engine: Engine, reply: Reply, kernel_cursor: str, troub
     new, reported, cursor = reply.kernel or ((), (), kernel_cursor)
     # With the kernel log at hand, older engine events were reported by the read that made the cursor.
     before = protocol.cursor(kernel_cursor) if reply.kernel else None
-    gpus = reply.gpus or {}
+    gpus, parts = wiring.join(reply.gpus, reply.parts)
     events = merge(
         new,
         reported,
         reply.events,
-        {gpu.identity.pci: uuid for uuid, gpu in gpus.items() if gpu.identity.pci},
+        {gpu.identity.pci: uuid for uuid, gpu in (gpus or {}).items() if gpu.identity.pci},
         before.wall_ns - ENGINE_LATE_NS if before and before.boot_id == boot_id else 0,
     )
     return Snapshot(
@@ -141,9 +141,9 @@ def _snapshot(node: str, engine: Engine, reply: Reply, kernel_cursor: str, troub
         boot_ns=boot_ns,
         driver=driver,
         driver_loaded_ns=loaded,
-        gpus=reply.gpus,
+        gpus=gpus,
         pci_gpus=reply.pci,
-        parts=reply.parts,
+        parts=parts,
         events=events,
         events_known=reply.kernel is not None,
         kernel_cursor=cursor,

@@ -32,7 +32,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, cat.Field]]] = {
 _GPU_FIELDS: Final = _FIELDS[cat.GPU]
 _LINK_FIELDS: Final = _FIELDS[cat.LINK]
 _PARTS: Final = {
-    "host": re.compile(r"^(?:node|rdma:[A-Za-z0-9_.-]{1,64}/port\d{1,3})$"),
+    "host": re.compile(r"^(?:node|rdma:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/port\d{1,3})$"),
     "switches": re.compile(r"^switch:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?:/port\d{1,3})?$"),
 }
 

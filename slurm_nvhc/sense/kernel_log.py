@@ -5,6 +5,7 @@ Forms (seen in drivers from R418 to R590):
 - ``NVRM: Xid (PCI:0000:3b:00): 79, pid=123, name=python, text``; pid may be the literal
   ``'<unknown>'``, the name empty, both absent, the prefix ``PCI:`` absent; with MIG
   `` GPU-I:05 GPU-CI:00`` follows the address.
+- NVLink 5 Xids (144 to 150) tell severity and link in their text, see catalog/nvlink5.py.
 - ``nvidia-nvswitch2: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 text``, followed by
   lines of the same number with severity, engine and data, which are no events.
 - A GPU that fell off the bus: a companion line beside Xid 79, or, at driver load, a
@@ -21,6 +22,7 @@ from __future__ import annotations
 import re
 from typing import Final, Iterable, NamedTuple, Optional, Sequence
 
+from slurm_nvhc.catalog import nvlink5, sxids
 from slurm_nvhc.catalog.xids import FALLEN_OFF_BUS
 from slurm_nvhc.model import entity
 from slurm_nvhc.model.snapshot import Event
@@ -119,9 +121,11 @@ def _xid(line: Line) -> Optional[Event]:
     if process:
         pid = int(process["pid"]) if process["pid"].isdigit() else 0
         name = clean(process["name"] or "", 64)
+    code = int(match["code"])
+    decoded = nvlink5.decode(code, match["rest"])
     return Event(
         kind="xid",
-        code=int(match["code"]),
+        code=code,
         at_ns=line.wall_ns,
         pci=entity.pci(match["pci"]),
         text=clean(line.text),
@@ -129,6 +133,8 @@ def _xid(line: Line) -> Optional[Event]:
         ident="",
         pid=pid,
         process="" if name == "<unknown>" else name,
+        fatal=decoded is not None and decoded.fatal,
+        link=None if decoded is None else decoded.link,
     )
 
 
@@ -136,17 +142,19 @@ def _sxid(line: Line) -> Optional[Event]:
     match = _SXID.match(line.text)
     if not match or _SXID_DETAIL.match(match["rest"]):
         return None
-    fatal = _SXID_FATAL.match(match["rest"])
+    code = int(match["code"])
+    said = _SXID_FATAL.match(match["rest"])
     link = _LINK.search(match["rest"])
     return Event(
         kind="sxid",
-        code=int(match["code"]),
+        code=code,
         at_ns=line.wall_ns,
         pci=entity.pci(match["pci"]),
         text=clean(line.text),
         source="kernel",
         ident="",
-        fatal=fatal is not None and fatal[1].lower() == "fatal",
+        # The line's own word; the catalogue speaks only where it has none.
+        fatal=said[1].lower() == "fatal" if said else sxids.is_fatal(code),
         link=int(link[1]) if link else None,
     )
 

@@ -10,17 +10,19 @@ from typing import Any, Final, Mapping, NamedTuple
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.errors import InputError
+from slurm_nvhc.model import history
 
 SCHEMA: Final = 1
 # The order of the reply. A timeout or crash is placed after the last one that arrived.
 PARTS: Final = ("clock", "kernel_log", "pci", "host", "engine", "gpus", "switches", "events")
-ALL_FIELDS: Final = tuple(f.name for f in cat.ALL)
+ALL_FIELDS: Final = tuple(f.name for f in cat.ALL if f.live)
 OPERATIONS: Final = ("snapshot", "watch", "unwatch", "history", "health")
 # More than this in one read is a storm; the first tell the cause, the last the present.
 # Bounded because a reply longer than the client reads would lose everything after it.
 MAX_EVENTS: Final = 1000
-# Of one field of one GPU in a history: 16 GPUs with 15 fields stay below what the client reads.
-MAX_SAMPLES: Final = 300
+# Of one field of one GPU in a history: 16 GPUs with 25 fields (the watch's, less those of the other NVLink
+# generation, which have one sample) stay below what the client reads.
+MAX_SAMPLES: Final = history.MOST_SAMPLES
 
 
 class Request(NamedTuple):

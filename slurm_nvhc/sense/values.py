@@ -17,6 +17,7 @@ from slurm_nvhc.sense.text import clean
 INT_BLANK: Final = 0x7FFFFFFFFFFFFFF0
 FLOAT_BLANK: Final = 140737488355328.0
 MAX_DETAIL: Final = 120
+MAX_WORD: Final = 80  # of a state that is a word; the longest is the far end of a link
 _LIMIT: Final = 2**63
 _ORDER: Final = (rd.BLANK, rd.NOT_FOUND, rd.NOT_SUPPORTED, rd.NOT_PERMITTED)
 _WORDS: Final = {
@@ -59,10 +60,13 @@ def check(field: cat.Field, value: Any) -> tuple[Reading, str]:
     missing = sentinel(value)
     if missing is not None:
         return missing, ""
-    if field.kind == cat.STATE and not field.words and field.scope == cat.LINK:
+    if field.name == "nvlink_state":
         if isinstance(value, str) and value in cat.LINK_STATES:
             return value, ""
         return _lie(f"{_show(value)} is not a link state")
+    if field.unit == cat.WORD:
+        word = clean(value, MAX_WORD) if isinstance(value, str) else ""
+        return (word, "") if word else _lie(f"{_show(value)} is not a word")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return _lie(f"{_show(value)} is not a number")
     if value != value or value in (float("inf"), float("-inf")):
@@ -85,6 +89,8 @@ def _range(field: cat.Field, value: int | float) -> tuple[Reading, str]:
         if field.name == "fabric_state" and value not in field.words:
             return NoData(rd.ERROR, f"unknown state {value}"), ""
         return value, ""
+    if field.unit == cat.PER_BIT and value > 1:
+        return _lie(f"{value} errors per bit")
     if value < 0 and not (field.kind == cat.GAUGE and field.unit == "°C"):
         return _lie(f"{value} is negative")
     return value, ""

@@ -83,6 +83,25 @@ def test_history_tells_when_a_counter_grew(rig: Rig) -> None:
     assert read_history("n1", rig.engine, PATIENT_S, 0, 1, ["nvlink_replay_total"]).series[uuid] == {}
 
 
+def test_what_a_job_moved_over_nvlink_is_sampled(rig: Rig) -> None:
+    """A rate before NVLink 5, and never a reading of this moment. NVLink 5 has counters to read, which are not sampled."""
+    rig.do("identify", gpu="g5", model="NVIDIA B200")
+    rig.do("set", target="g5.nvlink5_tx_bytes", value=0)
+    rig.do("set", target="g5.nvlink_throughput", value="not_supported")
+    ensure_watch("n1", rig.engine, PATIENT_S)
+    rig.do("traffic", gpu="*", mb_per_s=1000)
+    rig.do("advance", seconds=600)
+    s = rig.read()
+    fields = ["nvlink_throughput", "nvlink5_tx_bytes", "gpu_util"]
+    series = read_history("n1", rig.engine, PATIENT_S, 0, FOREVER, fields).series
+    of_old, of_new = (series[gpu(s, n).identity.uuid] for n in (4, 5))
+    assert [x.value for x in of_old["nvlink_throughput"]] == [0, 2000]
+    assert "nvlink5_tx_bytes" not in of_new
+    assert [x.value for x in of_old["gpu_util"]] == [0]
+    assert "nvlink_throughput" not in gpu(s, 4).readings
+    assert gpu(s, 5).readings["nvlink5_tx_bytes"] == 600 * 10**9
+
+
 def test_an_engine_that_is_gone_or_hung_knows_nothing(rig: Rig) -> None:
     ensure_watch("n1", rig.engine, PATIENT_S)
     rig.do("engine", behaviour="absent")

@@ -46,16 +46,21 @@ def test_every_field_of_the_catalogue_is_read(rig: Rig) -> None:
     s = rig.read()
     assert s.gpus is not None
     for state in s.gpus.values():
-        assert set(state.readings) == {f.name for f in cat.ALL if f.scope == cat.GPU}
+        assert set(state.readings) == {f.name for f in cat.ALL if f.scope == cat.GPU and f.live}
         assert sorted(state.links) == list(range(18))
         for link in state.links.values():
             assert set(link) == {f.name for f in cat.ALL if f.scope == cat.LINK}
             assert link["nvlink_state"] == "up"
-        for value in state.readings.values():
-            assert isinstance(value, (int, float, NoData))
+        for name, value in state.readings.items():
+            assert isinstance(value, (str, NoData) if cat.BY_NAME[name].unit == cat.WORD else (int, float, NoData)), name
             assert sentinel(value) is None
     # a field that the board does not have is no zero
-    assert gpu(s, 0).readings["retired_pages_dbe"] == NoData(rd.NOT_SUPPORTED)
+    for name in ("retired_pages_dbe", "nvlink5_rx_bytes", "nvlink5_effective_ber"):
+        value = gpu(s, 0).readings[name]
+        assert isinstance(value, NoData)
+        assert value.kind == rd.NOT_SUPPORTED
+    row = gpu(s, 0).identity
+    assert (gpu(s, 0).readings["vbios"], gpu(s, 0).readings["mig_mode"]) == (row.vbios, int(row.mig or 0))
 
 
 def test_only_the_fields_asked_for(rig: Rig) -> None:
@@ -65,7 +70,8 @@ def test_only_the_fields_asked_for(rig: Rig) -> None:
 
 
 def test_every_counter_can_be_told_from_every_other(rig: Rig) -> None:
-    counters = [f for f in cat.ALL if f.kind == cat.COUNTER]
+    of_gpus = [f for f in cat.ALL if f.kind == cat.COUNTER and f.scope in (cat.GPU, cat.LINK)]
+    counters = [f for f in of_gpus if not cat.is_nvlink5(f)]
     for number, field in enumerate(counters):
         rig.do("set", target=f"g5.link7.{field.name}" if field.scope == cat.LINK else f"g5.{field.name}", value=1000 + number)
     s = rig.read()
@@ -74,6 +80,35 @@ def test_every_counter_can_be_told_from_every_other(rig: Rig) -> None:
         assert readings[field.name] == 1000 + number
     assert gpu(s, 5).links[8]["nvlink_replay"] == 0
     assert gpu(s, 4).readings["pcie_replay"] == 0
+
+
+def test_a_board_with_nvlink_5_has_counters_of_its_own(rig: Rig) -> None:
+    of_gpu = [f.name for f in cat.ALL if cat.is_nvlink5(f) and f.scope == cat.GPU]
+    of_links = [f.name for f in cat.ALL if cat.is_nvlink5(f) and f.scope == cat.LINK]
+    rates = {"nvlink5_symbol_ber": 3e-9, "nvlink5_effective_ber": 0.0}
+    rig.do("identify", gpu="g5", model="NVIDIA B200")
+    values: dict[str, float] = {name: rates.get(name, 1000 + n) for n, name in enumerate(of_gpu)}
+    rig.do_all({"op": "set", "target": f"g5.{name}", "value": value} for name, value in values.items())
+    rig.do_all({"op": "set", "target": f"g5.link*.{name}", "value": n} for n, name in enumerate(of_links))
+    rig.do("set", target="g5.link7.nvlink5_link_down", value=77)
+    s = rig.read()
+    assert s.troubles == ()
+    assert {name: gpu(s, 5).readings[name] for name in of_gpu} == values
+    assert {name: gpu(s, 5).links[3][name] for name in of_links} == {name: n for n, name in enumerate(of_links)}
+    assert gpu(s, 5).links[7]["nvlink5_link_down"] == 77
+    for value in (gpu(s, 4).readings["nvlink5_rx_bytes"], gpu(s, 4).links[7]["nvlink5_link_down"]):
+        assert isinstance(value, NoData)
+        assert value.kind == rd.NOT_SUPPORTED
+
+
+def test_each_item_of_the_fabrics_health_by_itself(rig: Rig) -> None:
+    healthy = {name: gpu(rig.read(), 2).readings[name] for name in (f.name for f in cat.ALL if f.bits is not None)}
+    rig.do("set", target="g2.fabric_route_unhealthy", value=1)
+    rig.do("set", target="g2.fabric_configuration", value="too few NVLinks")
+    s = rig.read()
+    found = {name: gpu(s, 2).readings[name] for name in healthy}
+    assert found == {**healthy, "fabric_route_unhealthy": 1, "fabric_configuration": 5}
+    assert {name: gpu(s, 3).readings[name] for name in healthy} == healthy
 
 
 @pytest.mark.parametrize("kind", rd.NO_DATA_KINDS)

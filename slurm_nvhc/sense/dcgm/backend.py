@@ -8,18 +8,19 @@ call answers the rest), so there is no cache that could be wrong after an upgrad
 from __future__ import annotations
 
 import time
-from typing import Any, Final, Mapping, Optional, Sequence
+from typing import Final, Iterable, Mapping, Optional, Sequence
 
 from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.model import entity
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model import snapshot as snap
 from slurm_nvhc.model.history import Incident, Sample
 from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event, GpuIdentity, GpuState, PciGpu
-from slurm_nvhc.sense.dcgm import bindings, connection, health, identity, links, live, watch
+from slurm_nvhc.sense.dcgm import bindings, connection, derive, health, identity, links, live, switch_watch, switches, topology, watch
 from slurm_nvhc.sense.dcgm.connection import Connection
 from slurm_nvhc.sense.dcgm.live import GPU, Table
-from slurm_nvhc.sense.host import clock, driver, kmsg, pci
+from slurm_nvhc.sense.host import clock, driver, kmsg, node, pci, processes, rdma
 from slurm_nvhc.sense.kernel_log import Line
 from slurm_nvhc.sense.protocol import Request
 from slurm_nvhc.sense.reader.backend import Clock, EngineInfo, PartFailed
@@ -28,7 +29,12 @@ from slurm_nvhc.sense.values import sentinel
 # A live reading is of this moment. An engine whose newest value is older than this answers
 # from memory (our judgement: far above any driver call, below any health check interval).
 STALE_S: Final = 60.0
+_PROCESSES: Final = "gpu_processes"
 _LOST: Final = NoData(rd.BLANK, "the GPU is lost")
+_NOT_HERE: Final = NoData(rd.NOT_SUPPORTED, "not on this model")
+# One field of each generation of NVLink, by which a model is told to have it.
+_NVLINK4: Final = cat.BY_NAME["nvlink_replay_total"]
+_NVLINK5: Final = cat.BY_NAME["nvlink5_rx_bytes"]
 
 
 def open_world(request: Request) -> DcgmBackend:
@@ -52,6 +58,8 @@ class DcgmBackend:
         self._clock: Optional[Clock] = None
         self._lines: Sequence[Line] = ()
         self._connection: Optional[Connection] = None
+        self._version = ""
+        self._budget = live.Budget()
         self._gpus: list[int] = []
         self._uuids: dict[int, GpuIdentity] = {}
 
@@ -72,7 +80,10 @@ class DcgmBackend:
         return pci.gpus(self._root)
 
     def host(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
-        return {}
+        ports, silent = rdma.ports(fields, self._root)
+        if silent:
+            self.notes.append(PartFailed("MON-HOST", "host", f"{', '.join(silent)}: no answer within {rdma.PATIENCE_S:g} s"))
+        return {entity.NODE: node.readings(fields, self._root), **ports}
 
     # -- the engine --------------------------------------------------------------
 
@@ -80,19 +91,19 @@ class DcgmBackend:
         where = connection.Address() if self._embedded else connection.address(self._address)
         found = bindings.load(self._folders)
         self._connection = connection.connect(found, where, self._embedded, self._timeout_s, self._persist)
-        version = connection.engine_version(self._connection)
+        self._version = connection.engine_version(self._connection)
         self._gpus = identity.gpu_ids(self._connection)
         of_engine = identity.driver(self._connection, self._gpus)
-        return EngineInfo(version, of_engine or driver.version(self._root), driver.loaded_ns(self._lines))
+        return EngineInfo(self._version, of_engine or driver.version(self._root), driver.loaded_ns(self._lines))
 
     def gpus(self, fields: Sequence[str]) -> Sequence[GpuState]:
         engine = self._engine()
         if not self._gpus:
             return []
         statuses = {gpu: identity.gpu_status(engine, gpu) for gpu in self._gpus}
-        on_gpu = {name: cat.BY_NAME[name].dcgm_id for name in fields if cat.BY_NAME[name].dcgm_id is not None}
+        on_gpu = [f for f in map(cat.BY_NAME.__getitem__, fields) if f.scope == cat.GPU and f.dcgm_id is not None]
         counters = links.counters(fields)
-        table = self._read(on_gpu.values(), links.gpu_ids(counters))
+        table = self._read(derive.ids(f for f in on_gpu if not cat.of_links(f)))
         rows = self._identify(table)
         for gpu in self._silent(table, rows):
             statuses[gpu] = snap.LOST
@@ -100,11 +111,16 @@ class DcgmBackend:
             if gpu not in rows and statuses[gpu] == snap.OK:
                 # Who is missing could not be told from a listing that leaves out a GPU that works.
                 raise PartFailed("MON-ENGINE-LIES", "engine", f"GPU {gpu} of the engine answers, but not with its UUID")
-        states, trouble = links.states(engine) if links.STATE in fields or counters else ({}, "")
+        working = {g: row for g, row in rows.items() if statuses[g] == snap.OK}
+        self._read_nvlink(table, working, [f for f in on_gpu if cat.of_links(f)], counters)
+        of_links = counters or links.STATE in fields or links.REMOTE in fields
+        states, trouble = links.states(engine) if of_links else ({}, "")
         if trouble:
             self._note("MON-ENGINE-LIES", trouble)
-        up = {g: None if trouble else states.get(g, {}) for g in rows if statuses[g] == snap.OK}
-        per_link = links.read(engine, table, counters, up)
+        up = {g: None if trouble else states.get(g, {}) for g in working}
+        per_link = links.read(engine, table, counters, up, {g: row.model for g, row in working.items()}, self._budget)
+        if links.REMOTE in fields:
+            links.add_remotes(per_link, self._remotes(working, states, table))
         out = []
         for gpu, row in rows.items():
             its_states = states.get(gpu, {}) if links.STATE in fields else None
@@ -112,10 +128,13 @@ class DcgmBackend:
             if state.status == snap.OK:
                 state = state._replace(links=_links(per_link.get(gpu, {}), its_states))
             out.append(state)
-        return self._fresh(out, table)
+        return self._with_processes(self._fresh(out, table), fields)
 
     def switches(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
-        return {}
+        found, trouble = switches.read(self._engine(), self._version, fields)
+        if trouble:
+            self._note("MON-ENGINE-LIES", trouble)
+        return found
 
     def events(self) -> Sequence[Event]:
         """Xids from the watch's samples of field 230; nothing without the watch: the kernel log is then the only witness."""
@@ -140,30 +159,34 @@ class DcgmBackend:
         if self._embedded:
             return False, False
         made = watch.ensure(engine)
+        try:
+            made = switch_watch.ensure(engine, self._version) or made
+        except PartFailed as trouble:
+            self.notes.append(trouble)  # GPUs are watched all the same
         return watch.find(engine) is not None, made
 
     def unwatch(self) -> bool:
-        return watch.remove(self._engine())
+        of_switches = switch_watch.remove(self._engine())
+        return watch.remove(self._engine()) or of_switches
 
     def history(self, fields: Sequence[str], since_ns: int, until_ns: int) -> Optional[Mapping[str, Mapping[str, Sequence[Sample]]]]:
         engine = self._engine()
         found = watch.find(engine)
         if found is None:
             return None
-        self._identify(self._read((), ()))
-        names = {cat.BY_NAME[name].dcgm_id: name for name in fields if name in watch.FIELDS}
+        self._identify(self._read(()))
+        names = {cat.BY_NAME[name].dcgm_id or 0: name for name in fields if name in cat.SAMPLED}
         out: dict[str, dict[str, list[Sample]]] = {row.uuid: {} for row in self._uuids.values()}
-        for gpu, field_id, sample in watch.samples(engine, found.group, found.values, max(0, since_ns // 1000)):
+        for gpu, field_id, sample in watch.samples(engine, found.group, found.values, max(0, since_ns // 1000), names):
             at_ns = sample.at_us * 1000
-            name = names.get(field_id)
-            if name is None or gpu not in self._uuids or not since_ns <= at_ns <= until_ns:
+            if gpu not in self._uuids or not since_ns <= at_ns <= until_ns:
                 continue
-            out[self._uuids[gpu].uuid].setdefault(name, []).append(Sample(at_ns, sample.reading))
+            out[self._uuids[gpu].uuid].setdefault(names[field_id], []).append(Sample(at_ns, sample.reading))
         return out
 
     def health(self) -> Optional[Sequence[Incident]]:
         engine = self._engine()
-        self._identify(self._read((), ()))
+        self._identify(self._read(()))
         return health.check(engine, {gpu: row.uuid for gpu, row in self._uuids.items()})
 
     # -- helpers -------------------------------------------------------------------
@@ -176,17 +199,52 @@ class DcgmBackend:
     def _note(self, code: str, detail: str) -> None:
         self.notes.append(PartFailed(code, "engine", detail))
 
-    def _read(self, ids: Any, link_ids: Sequence[int]) -> Table:
-        """One call for the board, one for NVLink: with NVLink 5 counters in the same call, ECC values were lost
-        (dcgm-exporter issue 581)."""
+    def _read(self, ids: Iterable[int]) -> Table:
+        """Who the GPUs are, and board fields of all of them, in one call."""
         engine = self._engine()
-        asked = [*identity.IDS, *ids, *link_ids]
+        asked = [*identity.IDS, *ids]
         usable = live.known(engine, asked)
-        nvlink = set(link_ids) | {i for i in usable if cat.BY_ID.get(i, ("", None))[0].startswith("nvlink_")}
-        board = [i for i in usable if i not in nvlink]
-        table = live.read(engine, [(GPU, gpu) for gpu in self._gpus], [board, [i for i in usable if i in nvlink]])
+        table = live.read(engine, [(GPU, gpu) for gpu in self._gpus], [usable], budget=self._budget)
         table.unknown = frozenset(asked) - frozenset(usable)
         return table
+
+    def _read_nvlink(
+        self, table: Table, working: Mapping[int, GpuIdentity], on_gpu: Sequence[cat.Field], counters: Sequence[cat.Field]
+    ) -> None:
+        """NVLink fields into ``table``: one call per generation, of the GPUs that have it.
+
+        Apart from the board's fields: with NVLink 5 counters in the same call, ECC values were lost (dcgm-exporter#581).
+        """
+        engine = self._engine()
+        old = [*derive.ids(f for f in on_gpu if not cat.is_nvlink5(f)), *links.gpu_ids(counters)]
+        for generation, ids in ((_NVLINK4, old), (_NVLINK5, derive.ids(filter(cat.is_nvlink5, on_gpu)))):
+            usable = live.known(engine, ids)
+            having = [(GPU, g) for g, row in working.items() if cat.exists_on(generation, row.model)]
+            table.update(live.read(engine, having, [usable], budget=self._budget))
+            table.unknown |= frozenset(ids) - frozenset(usable)
+
+    def _remotes(self, working: Mapping[int, GpuIdentity], states: links.States, table: Table) -> dict[int, dict[int, str]]:
+        """Far ends of direct links. Where a fabric is up, or no GPU has a link, there is none, and nothing is asked."""
+        fabric = [rd.number(table.reading((GPU, g), cat.BY_NAME["fabric_state"].dcgm_id or 0)) for g in working]
+        if any(fabric) or not any(states.values()):
+            return {}
+        return topology.remotes(self._engine(), {g: row.uuid for g, row in working.items()})
+
+    def _with_processes(self, states: list[GpuState], fields: Sequence[str]) -> list[GpuState]:
+        """gpu_processes is the kernel's to tell, by the GPU's minor number. A lost GPU has no reading at all."""
+        if _PROCESSES not in fields:
+            return states
+        counted = processes.computing(self._root)
+
+        def of(state: GpuState) -> Reading:
+            if state.status != snap.OK:
+                return _LOST
+            if isinstance(counted, NoData):
+                return counted
+            minor = state.identity.minor
+            return NoData(rd.BLANK, "its minor number is not known") if minor is None else counted.get(minor, 0)
+
+        return [s._replace(readings={**s.readings, _PROCESSES: of(s)}) for s in states]
 
     def _identify(self, table: Table) -> dict[int, GpuIdentity]:
         """Rows by DCGM id. A GPU without a UUID is left out: it is then missing, and the bus tells where."""
@@ -239,8 +297,11 @@ def _answers(table: Table, gpu: int) -> bool:
     return False
 
 
-def _state(row: GpuIdentity, said: str, on_gpu: Mapping[str, Any], table: Table, gpu: int) -> GpuState:
-    readings = {name: table.reading((GPU, gpu), field_id) if said == snap.OK else _LOST for name, field_id in on_gpu.items()}
+def _state(row: GpuIdentity, said: str, on_gpu: Sequence[cat.Field], table: Table, gpu: int) -> GpuState:
+    if said != snap.OK:
+        return GpuState(row, said, {f.name: _LOST for f in on_gpu}, {})
+    lacks = {f.name for f in on_gpu if cat.of_links(f) and not cat.exists_on(f, row.model)}
+    readings = {f.name: _NOT_HERE if f.name in lacks else derive.reading(table, (GPU, gpu), f) for f in on_gpu}
     return GpuState(row, said, readings, {})
 
 

@@ -8,7 +8,7 @@ entity can fail a whole call: then the halves are asked, down to the one at faul
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Final, Iterable, Mapping, NamedTuple, Sequence
+from typing import Any, Final, Iterable, Mapping, NamedTuple, Optional, Sequence
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import reading as rd
@@ -67,14 +67,27 @@ def known(connection: Connection, ids: Iterable[int]) -> list[int]:
     return [i for i in dict.fromkeys(ids) if i not in NEVER_LIVE and i not in _PROFILING and ask(i) is not None]
 
 
-def read(connection: Connection, entities: Sequence[Entity], families: Iterable[Sequence[int]], flags: int = LIVE_DATA) -> Table:
+class Budget:
+    """How many calls a reading may still make; shared by the parts that belong to one."""
+
+    def __init__(self) -> None:
+        self.left = MAX_CALLS
+
+
+def read(
+    connection: Connection,
+    entities: Sequence[Entity],
+    families: Iterable[Sequence[int]],
+    flags: int = LIVE_DATA,
+    budget: Optional[Budget] = None,
+) -> Table:
     """Every id of every family for every entity; what fails alone is no data with the status as its reason.
 
     families: ids that may be asked together. Raises PartFailed when the engine itself is in trouble.
     """
     table = Table()
     if entities:
-        calls = _Calls(connection, flags, table)
+        calls = _Calls(connection, flags, table, budget or Budget())
         for family in families:
             for start in range(0, len(family), MAX_FIELDS):
                 calls.ask(entities, family[start : start + MAX_FIELDS])
@@ -82,19 +95,19 @@ def read(connection: Connection, entities: Sequence[Entity], families: Iterable[
 
 
 class _Calls:
-    """Calls that belong to one reading, with their number bounded."""
+    """Calls for one table."""
 
-    def __init__(self, connection: Connection, flags: int, table: Table) -> None:
+    def __init__(self, connection: Connection, flags: int, table: Table, budget: Budget) -> None:
         self._connection = connection
         self._flags = flags
         self._table = table
-        self._left = MAX_CALLS
+        self._budget = budget
 
     def ask(self, entities: Sequence[Entity], ids: Sequence[int]) -> None:
         if not ids:
             return
-        self._left -= 1
-        if self._left < 0:
+        self._budget.left -= 1
+        if self._budget.left < 0:
             self._drop(entities, ids, NoData(rd.ERROR, "too many failed calls"))
             return
         connection = self._connection

@@ -122,10 +122,11 @@ def _parts(request: Request, backend: Backend, emit: Emit) -> None:
     listed = _attempt(emit, "pci", lambda: (backend.pci(),))
     if listed is not None:
         emit({"part": "pci", "gpus": None if listed[0] is None else [p._asdict() for p in listed[0]]})
-    names = _names(request, emit)
+    names = tuple(name for name in _names(request, emit) if cat.BY_NAME[name].live)
     host = _attempt(emit, "host", lambda: backend.host(names))
     if host is not None:
         emit({"part": "host", "parts": _part_table(host)})
+    _notes(backend, emit)
     info = _attempt(emit, "engine", backend.engine)
     if info is None:
         return
@@ -133,9 +134,10 @@ def _parts(request: Request, backend: Backend, emit: Emit) -> None:
     gpus = _attempt(emit, "engine", lambda: backend.gpus(names))
     if gpus is not None:
         emit({"part": "gpus", "gpus": _gpu_table(gpus, emit)})
-    switches = _attempt(emit, "engine", lambda: backend.switches(names))
-    if switches is not None:
-        emit({"part": "switches", "parts": _part_table(switches)})
+        # An engine that could not list its GPUs is not asked on: the same trouble would be told twice.
+        switches = _attempt(emit, "engine", lambda: backend.switches(names))
+        if switches is not None:
+            emit({"part": "switches", "parts": _part_table(switches)})
     _notes(backend, emit)
     events = _attempt(emit, "engine", backend.events)
     if events is not None:

@@ -21,6 +21,7 @@ from slurm_nvhc.model.snapshot import Event, GpuIdentity, GpuState, PciGpu
 from slurm_nvhc.sense.kernel_log import Line
 from slurm_nvhc.sense.protocol import PARTS, Request
 from slurm_nvhc.sense.reader.backend import Clock, EngineInfo, PartFailed
+from slurm_nvhc.sense.sim import parts
 from slurm_nvhc.sense.sim.state import SimGpu, gpu_from_json
 from slurm_nvhc.sense.sim.world import World
 
@@ -66,7 +67,7 @@ class SimBackend:
         return [PciGpu(gpu.identity.pci, gpu.responds) for gpu in self._world.gpus if gpu.on_pci]
 
     def host(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
-        return {}
+        return self._told((cat.NODE, cat.RDMA), fields)  # the kernel's: no engine stands in the way
 
     def engine(self) -> EngineInfo:
         self._reach("engine")
@@ -95,7 +96,7 @@ class SimBackend:
 
     def switches(self, fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
         self._reach("switches")
-        return {}
+        return {} if self._world.behaviour == "empty" else self._told((cat.SWITCH, cat.SWITCH_PORT), fields)
 
     def events(self) -> Sequence[Event]:
         self._reach("events")
@@ -113,13 +114,18 @@ class SimBackend:
     def history(self, fields: Sequence[str], since_ns: int, until_ns: int) -> Optional[Mapping[str, Mapping[str, Sequence[Sample]]]]:
         if self._world.watched is None:
             return None
+        asked = [name for name in fields if name in cat.SAMPLED]
         return {
-            uuid: {name: inside for name in fields if (inside := [s for s in series.get(name, ()) if since_ns <= s.at_ns <= until_ns])}
+            uuid: {name: inside for name in asked if (inside := _between(series.get(name, ()), since_ns, until_ns))}
             for uuid, series in self._world.watched.items()
         }
 
     def health(self) -> Optional[Sequence[Incident]]:
         return None if self._world.watched is None else self._world.incidents
+
+    def _told(self, scopes: Sequence[str], fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
+        world = self._world
+        return parts.told(world.parts, [gpu.identity.pci for gpu in world.gpus], scopes, fields)
 
     def _reach(self, part: str) -> None:
         """On the way to a part: the engine may hang or crash before it, the part may be unreadable."""
@@ -131,6 +137,14 @@ class SimBackend:
         if part in world.blind:
             code = "MON-KERNEL-LOG" if part == "kernel_log" else "MON-READER"
             raise PartFailed(code, part, world.blind[part])
+
+
+def _between(samples: Sequence[Sample], since_ns: int, until_ns: int) -> list[Sample]:
+    """The samples of a time. The world keeps changes only; an engine would have gone on sampling what stands at its start."""
+    before = [s for s in samples if s.at_ns < since_ns]
+    inside = [s for s in samples if since_ns <= s.at_ns <= until_ns]
+    standing = before and since_ns <= until_ns and not (inside and inside[0].at_ns == since_ns)
+    return [Sample(since_ns, before[-1].value), *inside] if standing else inside
 
 
 def _stop() -> NoReturn:

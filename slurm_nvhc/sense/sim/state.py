@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import json
 import os
-from typing import Any, Final, Iterator, Mapping, Optional
+from typing import Any, Final, Iterable, Iterator, Mapping, Optional
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.errors import InputError
@@ -22,7 +22,7 @@ from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import Event, GpuIdentity
 from slurm_nvhc.proc.files import write_atomic
 from slurm_nvhc.sense.kernel_log import Line
-from slurm_nvhc.sense.sim import inventory
+from slurm_nvhc.sense.sim import inventory, parts
 
 SCHEMA: Final = 1
 MAX_FILE: Final = 64 * 1024 * 1024
@@ -33,7 +33,10 @@ _NUMBERS: Final = ("minor", "nvml_index", "dcgm_id")
 
 
 class SimGpu:
-    """One card in its slot. listed: the engine knows it; status as in GpuState."""
+    """One card in its slot. listed: the engine knows it; status as in GpuState.
+
+    traffic_mb_s: what it sends over NVLink, and receives as well.
+    """
 
     def __init__(self, identity: GpuIdentity, readings: dict[str, Reading], links: dict[int, dict[str, Reading]]) -> None:
         self.identity = identity
@@ -43,12 +46,22 @@ class SimGpu:
         self.status = snap.OK
         self.on_pci = True
         self.responds = True
+        self.traffic_mb_s = 0.0
+
+    def flow(self, step_ns: int) -> None:
+        """Traffic of some time, on the counters of NVLink 5. Earlier ones have a rate only, see World.traffic."""
+        moved = int(self.traffic_mb_s * 1e6 * step_ns / NS) if self.status == snap.OK else 0
+        for name in ("nvlink5_tx_bytes", "nvlink5_rx_bytes"):
+            now = rd.number(self.readings.get(name))
+            if moved and now is not None:
+                self.readings[name] = now + moved
 
 
 class SimState:
     """Attributes are the node's state as it is now; wall_ns, boot_ns and at_ns are nanoseconds.
 
     base:     the preset it was made from
+    parts:    what it has beside its GPUs, see sim/parts.py
     pending:  changes that happen later: (wall time, operation), see World.schedule
     watched:  what the engine has sampled: uuid -> name -> [[wall time, value], …], changes
               only; None while nobody asked it to
@@ -71,18 +84,14 @@ class SimState:
         self.wall_ns = inventory.WALL_NS
         self.boot_ns = int(uptime_s * NS)
         self.boots = 0
-        self.driver = inventory.DRIVER
         self.driver_loaded_ns: Optional[int] = self.wall_ns - self.boot_ns
         self.engine_version = inventory.ENGINE
-        self.gpus = [
-            SimGpu(
-                inventory.identity(preset, node, i),
-                inventory.gpu_readings(kind),
-                {n: inventory.link_readings(kind, kind.link_state) for n in range(kind.links)},
-            )
-            for i in range(count)
-        ]
+        rows = [inventory.identity(preset, node, i) for i in range(count)]
+        fresh = inventory.link_readings(kind, kind.link_state)
+        self.gpus = [SimGpu(row, inventory.gpu_readings(kind, row), {n: dict(fresh) for n in range(kind.links)}) for row in rows]
+        self.wire(range(count))
         self.switches = inventory.switch_addresses(kind.switches)
+        self.parts = parts.healthy(kind, count, self.switches)
         self.kernel: list[Line] = []
         self.next_seq = 0
         self.engine_events: list[Event] = []
@@ -92,6 +101,12 @@ class SimState:
         self.behaviour = "ok"
         self.options: dict[str, Any] = {}
         self.blind: dict[str, str] = {}
+
+    @property
+    def driver(self) -> str:
+        """The NVIDIA driver's version; '' when none is loaded. It is a reading of the node."""
+        word = self.parts[entity.NODE].readings["nvidia_driver"]
+        return word if isinstance(word, str) else ""
 
     @property
     def boot_id(self) -> str:
@@ -108,11 +123,11 @@ class SimState:
             "wall_ns": self.wall_ns,
             "boot_ns": self.boot_ns,
             "boots": self.boots,
-            "driver": self.driver,
             "driver_loaded_ns": self.driver_loaded_ns,
             "engine_version": self.engine_version,
             "gpus": [_gpu_to_json(gpu) for gpu in self.gpus],
             "switches": self.switches,
+            "parts": parts.to_json(self.parts),
             "kernel": [list(line) for line in self.kernel],
             "next_seq": self.next_seq,
             "engine_events": [event._asdict() for event in self.engine_events],
@@ -130,13 +145,14 @@ class SimState:
         if raw.get("schema") != SCHEMA:
             raise InputError(thing, "key schema", f"schema {str(raw.get('schema'))[:20]} is not known", f"this version reads {SCHEMA}")
         try:
-            for key in ("node", "base", "driver", "engine_version"):
+            for key in ("node", "base", "engine_version"):
                 setattr(self, key, _of(raw, key, str))
             for key in ("wall_ns", "boot_ns", "boots", "next_seq"):
                 setattr(self, key, _of(raw, key, int))
             self.driver_loaded_ns = None if raw["driver_loaded_ns"] is None else _of(raw, "driver_loaded_ns", int)
             self.gpus = [gpu_from_json(item) for item in _of(raw, "gpus", list)]
             self.switches = [str(s) for s in _of(raw, "switches", list)]
+            self.parts = parts.from_json(_of(raw, "parts", dict))
             self.kernel = [Line(int(seq), int(at), str(text)) for seq, at, text in _of(raw, "kernel", list)]
             self.engine_events = [Event(**item) for item in _of(raw, "engine_events", list)]
             self.pending = [(int(at), dict(op)) for at, op in _of(raw, "pending", list)]
@@ -149,6 +165,18 @@ class SimState:
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             what = f"key {exc.args[0]!r} is missing" if isinstance(exc, KeyError) else str(exc)
             raise InputError(thing, "", f"is not a simulated node: {what}") from exc
+
+    # -- wiring ----------------------------------------------------------------
+
+    def wire(self, indices: Iterable[int]) -> None:
+        """Say where the direct links of some cards lead. Which link of the other card it is, an engine would not tell
+        where there are several between two cards."""
+        kind = inventory.PRESETS[self.base]
+        for index in indices:
+            for number, readings in self.gpus[index].links.items():
+                other = inventory.peer(kind, len(self.gpus), index, number)
+                if other is not None:
+                    readings["nvlink_remote"] = self.gpus[other].identity.uuid
 
     # -- clock -----------------------------------------------------------------
 
@@ -168,6 +196,8 @@ class SimState:
         step = max(0, to_ns - self.wall_ns)
         self.wall_ns += step
         self.boot_ns += step
+        for gpu in self.gpus:
+            gpu.flow(step)
 
 
 def _of(raw: Mapping[str, Any], key: str, kind: Any) -> Any:
@@ -186,6 +216,7 @@ def _gpu_to_json(gpu: SimGpu) -> dict[str, Any]:
         "status": gpu.status,
         "on_pci": gpu.on_pci,
         "responds": gpu.responds,
+        "traffic_mb_s": gpu.traffic_mb_s,
     }
 
 
@@ -215,6 +246,7 @@ def gpu_from_json(raw: Any) -> SimGpu:
             raise TypeError(f"key {key} must be true or false")
         setattr(gpu, key, raw[key])
     gpu.status = str(raw["status"])
+    gpu.traffic_mb_s = float(raw["traffic_mb_s"])
     return gpu
 
 

@@ -19,6 +19,7 @@ _GPU = re.compile(r"^g(\d{1,3})$")
 _LINK = re.compile(r"^link(\*|\d{1,3})$")
 _SHORT: Final = {f.name.removeprefix("nvlink_"): f for f in cat.ALL if f.scope == cat.LINK}
 _LINK_ENTITY: Final = {f.link_entity_id: f for f in cat.ALL if f.link_entity_id is not None}
+_IDENTITY_NAMES: Final = {"vbios": "vbios", "mig_mode": "mig"}
 _IDENTITY_IDS: Final = {50: "model", 52: "nvml_index", 53: "serial", 54: "uuid", 55: "minor", 57: "pci", 67: "mig", 85: "vbios"}
 
 
@@ -87,6 +88,8 @@ def _by_id(text: str, gpu: Optional[int], link: Optional[int], number: int) -> T
     if number not in cat.BY_ID:
         _wrong(text, f"field {number} is not in the catalogue", "see the list of fields in the documentation")
     name, of_link = cat.BY_ID[number]
+    if cat.BY_NAME[name].scope in cat.PART_SCOPES:
+        _wrong(text, f"{name} is no reading of a GPU", "e.g. switch0.temp, switch0.port5.fatal")
     if link is not None and link != of_link:
         _wrong(text, f"field {number} belongs to " + ("the GPU as a whole" if of_link is None else f"link {of_link}"))
     return Target(gpu, of_link, cat.BY_NAME[name])
@@ -99,8 +102,12 @@ def _by_name(text: str, gpu: Optional[int], link: Optional[int], name: str) -> T
         if field is None or field.scope != cat.LINK:
             _unknown(text, name, (*_SHORT, *(f.name for f in _SHORT.values())))
         return Target(gpu, link, field)
+    if name in _IDENTITY_NAMES:
+        _wrong(text, f"{name} is part of the GPU's identity", f"use identify with {_IDENTITY_NAMES[name]}")
     if field is None:
         _unknown(text, name, [f.name for f in cat.ALL if f.scope == cat.GPU])
+    if field.scope in cat.PART_SCOPES:
+        _wrong(text, f"{name} is no reading of a GPU", "e.g. switch0.temp, rdma0.port1.state")
     if field.scope == cat.LINK:
         _wrong(text, f"{name} is counted per link", f"e.g. {text.partition('.')[0]}.link0.{name.removeprefix('nvlink_')}")
     return Target(gpu, None, field)

@@ -20,7 +20,7 @@ from slurm_nvhc.model import snapshot as snap
 from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event
 from slurm_nvhc.sense.kernel_log import Line
-from slurm_nvhc.sense.sim import inventory, target
+from slurm_nvhc.sense.sim import arguments, inventory, parts, target
 from slurm_nvhc.sense.sim.operations import check_operation
 from slurm_nvhc.sense.sim.state import NS, SimGpu, SimState, checked_identity, locked, read_document, write_document
 from slurm_nvhc.sense.sim.target import Target
@@ -42,11 +42,17 @@ BUS: Final = ("ok", "dead", "absent")
 
 # reason of a slowdown -> the counters of ns that grow with it
 THROTTLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "power": ("power_violation_ns",),
-    "thermal": ("thermal_violation_ns",),
+    "power": ("power_violation_ns", "sw_power_cap_ns"),
+    "thermal": ("thermal_violation_ns", "sw_thermal_slowdown_ns"),
     "hw_thermal": ("hw_thermal_slowdown_ns", "thermal_violation_ns"),
     "power_brake": ("power_brake_ns",),
 }
+# link counter -> the GPU's counters that it carries along, where the name does not say it (nvlink_replay_total)
+_OF_THE_GPU: Final[Mapping[str, tuple[str, ...]]] = {
+    "nvlink5_link_recovery": ("nvlink5_recovery_successful", "nvlink5_recovery_events"),
+}
+# Flags that somebody set: neither a reset nor a swap of the card changes them.
+_CONFIGURED: Final = ("ecc_mode", "ecc_pending", "persistence_mode", "mig_mode")
 
 
 class World(SimState):
@@ -90,7 +96,7 @@ class World(SimState):
 
     def advance(self, seconds: float) -> None:
         """Let time pass; what is scheduled happens at its moment."""
-        end = self.wall_ns + int(_seconds("advance", seconds) * NS)
+        end = self.wall_ns + int(arguments.seconds("advance", seconds) * NS)
         while self.pending and self.pending[0][0] <= end:
             at, operation = self.pending.pop(0)
             self.move_clock(at)
@@ -100,20 +106,20 @@ class World(SimState):
     def schedule(self, at_s: float, change: Mapping[str, Any]) -> None:
         """Have an operation, as apply() takes it, happen ``at_s`` seconds from now."""
         check_operation(change)
-        self.pending.append((self.wall_ns + int(_seconds("schedule", at_s) * NS), dict(change)))
+        self.pending.append((self.wall_ns + int(arguments.seconds("schedule", at_s) * NS), dict(change)))
         self.pending.sort(key=lambda item: item[0])  # stable: same moment, same order
 
     def apply(self, op: Mapping[str, Any]) -> None:
         """One operation as a mapping: {"op": "add", "target": "g3.link11.replay", "amount": 5}."""
-        name, arguments = check_operation(op)
+        name, given = check_operation(op)
         try:
-            getattr(self, name)(**arguments)
+            getattr(self, name)(**given)
         except (TypeError, ValueError, AttributeError) as exc:
             raise InputError(f"operation {name}", "", f"has an argument of the wrong type: {exc}") from exc
 
     def reboot(self, down_s: float = 180.0) -> None:
         """New boot id, clock and kernel log; counters are cleared as the catalogue says."""
-        self.advance(_seconds("reboot", down_s))
+        self.advance(arguments.seconds("reboot", down_s))
         self.boots += 1
         self.boot_ns = 0
         self.kernel = []
@@ -122,11 +128,15 @@ class World(SimState):
         self.driver_loaded_ns = self.wall_ns
         for gpu in self.gpus:
             _clear(gpu, cat.REBOOT, range(1, 8))
+        for part in self.parts.values():
+            part.clear(cat.REBOOT)
 
     def driver_reload(self) -> None:
         self.driver_loaded_ns = self.wall_ns
         for gpu in self.gpus:
             _clear(gpu, cat.DRIVER_RELOAD, ())
+        for part in self.parts.values():
+            part.clear(cat.DRIVER_RELOAD)
 
     def gpu_reset(self, gpu: str) -> None:
         for card in self._some(gpu):
@@ -139,29 +149,30 @@ class World(SimState):
 
         Only this reading: the GPU's total does not follow a link's counter (see add).
         """
-        goal = self._target(target)
-        wanted = _reading(goal.field, value)
-        for readings in self._places(goal):
-            readings[goal.field.name] = wanted
+        field, places = self._aim(target)
+        wanted = arguments.reading(field, value)
+        for readings in places:
+            readings[field.name] = wanted
 
     def add(self, target: str, amount: float) -> None:
-        """Let a reading grow. A link's counter carries the GPU's total of the same name along."""
-        goal = self._target(target)
-        grow = _number(goal.field, amount)
-        if goal.field.kind == cat.COUNTER and grow < 0:
+        """Let a reading grow. A link's counter carries the GPU's total along."""
+        field, places = self._aim(target)
+        grow = arguments.number(field, amount)
+        if field.kind == cat.COUNTER and grow < 0:
             raise InputError(f"add {target}", "", "a counter can not shrink", "use set")
-        for readings in self._places(goal):
-            now = rd.number(readings[goal.field.name])
+        for readings in places:
+            now = rd.number(readings[field.name])
             if now is None:
                 raise InputError(f"add {target}", "", "it has no number now", "use set first")
-            readings[goal.field.name] = now + grow
-        total = f"{goal.field.name}_total"
-        if goal.link is None or total not in cat.BY_NAME:
+            readings[field.name] = now + grow
+        if field.scope != cat.LINK:
             return
+        goal = self._target(target)
         for card in self._cards(goal.gpu):
-            sum_now = rd.number(card.readings[total])
-            if sum_now is not None:
-                card.readings[total] = sum_now + grow * (len(card.links) if goal.link < 0 else 1)
+            for total in _OF_THE_GPU.get(field.name, (f"{field.name}_total",)):
+                sum_now = rd.number(card.readings.get(total))
+                if sum_now is not None:
+                    card.readings[total] = sum_now + grow * (len(card.links) if goal.link == -1 else 1)
 
     def storm(self, link: str, counter: str, amount: float, seconds: float) -> None:
         """``amount`` errors on a link ("g3.link11") in the next ``seconds``, which pass."""
@@ -170,23 +181,31 @@ class World(SimState):
 
     def slow_burn(self, link: str, counter: str, per_hour: float, seconds: float) -> None:
         """A steady trickle while ``seconds`` pass: whole errors, rounded down."""
-        rate = _seconds("slow_burn", per_hour)
-        self.add(f"{link}.{counter}", math.floor(rate * _seconds("slow_burn", seconds) / 3600 + 1e-9))
+        rate = arguments.seconds("slow_burn", per_hour)
+        self.add(f"{link}.{counter}", math.floor(rate * arguments.seconds("slow_burn", seconds) / 3600 + 1e-9))
         self.advance(seconds)
 
     def throttle(self, gpu: str, reason: str, share: float, seconds: float) -> None:
         """Hold the clocks down for a share (0 to 1) of the next ``seconds``, which pass."""
         if reason not in THROTTLES:
             raise InputError("throttle", "key reason", f"{str(reason)[:40]!r} is not known", "known: " + ", ".join(THROTTLES))
-        if not 0 <= _seconds("throttle", share) <= 1:
+        if not 0 <= arguments.seconds("throttle", share) <= 1:
             raise InputError("throttle", "key share", "must be from 0 to 1")
-        grow = int(share * _seconds("throttle", seconds) * NS)
+        grow = int(share * arguments.seconds("throttle", seconds) * NS)
         for card in self._some(gpu):
             for name in THROTTLES[reason]:
                 now = rd.number(card.readings[name])
                 if now is not None:  # an older driver does not have it
                     card.readings[name] = now + grow
         self.advance(seconds)
+
+    def traffic(self, gpu: str, mb_per_s: float) -> None:
+        """Let a card send, and receive, this much over NVLink from now on: NVLink 5 counts the bytes, earlier ones tell the rate."""
+        rate = arguments.seconds("traffic", mb_per_s)
+        for card in self._some(gpu):
+            card.traffic_mb_s = rate
+            if not isinstance(card.readings["nvlink_throughput"], NoData):
+                card.readings["nvlink_throughput"] = int(2 * rate)  # whole MB/s, as DCGM tells it
 
     # -- cards -------------------------------------------------------------------
 
@@ -207,6 +226,8 @@ class World(SimState):
             if any(other is not card and other.identity.uuid == row.uuid for other in self.gpus):
                 raise InputError(f"identify {gpu}", "key uuid", f"{row.uuid[:80]} is another GPU's")
             card.identity = row
+            card.readings.update(inventory.identity_readings(row))
+        self.wire(range(len(self.gpus)))
 
     def links(self, gpu: str, count: int, state: str = "up") -> None:
         """Give a card this many NVLinks, fresh ones, all in one state."""
@@ -216,6 +237,7 @@ class World(SimState):
             raise InputError("links", "key state", f"{str(state)[:40]!r} is not a link state", "known: " + ", ".join(cat.LINK_STATES))
         for card in self._some(gpu):
             card.links = {n: inventory.link_readings(inventory.PRESETS[self.base], state) for n in range(count)}
+        self.wire(range(len(self.gpus)))
 
     def lose(self, gpu: str, engine_lists: bool = False, on_pci: bool = True) -> None:
         """The card stops answering. engine_lists: it stays in the engine's list, as lost.
@@ -239,13 +261,17 @@ class World(SimState):
         for card in self._some(gpu):
             card.listed, card.status, card.on_pci, card.responds = True, snap.OK, True, True
 
+    def part(self, part: str, shows: str) -> None:
+        """Make a part of the node ("rdma3.port1", "switch0" with its ports) absent, or present again."""
+        parts.show(self.parts, part, shows)
+
     def swap(self, gpu: str, uuid: str, serial: str = "") -> None:
         """Another card in the same slot: new UUID and serial, counters at 0, lifetime ones too."""
         card = self.gpu(gpu)
         self.identify(gpu, uuid=uuid, serial=serial)
         for readings in (card.readings, *card.links.values()):
             for name, value in readings.items():
-                if cat.BY_NAME[name].kind in (cat.COUNTER, cat.FLAG) and name != "ecc_mode" and not isinstance(value, NoData):
+                if cat.BY_NAME[name].kind in (cat.COUNTER, cat.FLAG) and name not in _CONFIGURED and not isinstance(value, NoData):
                     readings[name] = 0
 
     # -- events ------------------------------------------------------------------
@@ -260,7 +286,7 @@ class World(SimState):
     def xid(self, gpu: str, code: int, text: str = "", pid: int = 0, process: str = "", at_s: float = 0.0) -> None:
         """An Xid as it happens in life: the driver's kernel line, and the engine's event while there is an engine."""
         card = self.gpu(gpu)
-        number = _code(code)
+        number = arguments.code(code)
         who = f"pid={pid}, name={process}" if pid else "pid='<unknown>', name=<unknown>"
         words = text or ("GPU has fallen off the bus." if number == xids.FALLEN_OFF_BUS else xids.meaning(number))
         slot = card.identity.pci.rpartition(".")[0]  # the driver's line has no function
@@ -271,7 +297,7 @@ class World(SimState):
     def engine_xid(self, gpu: str, code: int, at_s: float = 0.0) -> None:
         """An Xid that only the engine tells of (DCGM field 230)."""
         row = self.gpu(gpu).identity
-        number = _code(code)
+        number = arguments.code(code)
         at = self._past("engine_xid", at_s) // 1000 * 1000  # DCGM's timestamps are microseconds
         self.engine_events.append(
             Event("xid", number, at, row.pci, f"Xid {number}", "engine", f"engine:{row.uuid}:{number}:{at}", uuid=row.uuid)
@@ -281,7 +307,7 @@ class World(SimState):
         """An NVSwitch error as the driver logs it, with its lines of detail."""
         if isinstance(switch, bool) or not isinstance(switch, int) or not 0 <= switch < len(self.switches):
             raise InputError("sxid", "key switch", "is not on this node", f"it has {len(self.switches)} switches")
-        head = f"nvidia-nvswitch{switch}: SXid (PCI:{self.switches[switch]}): {_code(code)}"
+        head = f"nvidia-nvswitch{switch}: SXid (PCI:{self.switches[switch]}): {arguments.code(code)}"
         self.kernel_line(f"{head}, {'Fatal' if fatal else 'Non-fatal'}, Link {link:02d} {text or 'link error'}")
         self.kernel_line(f"{head}, Severity {1 if fatal else 0} Engine instance {link:02d} Sub-engine instance 00")
         self.kernel_line(f"{head}, Data {{0x00000001, 0x00000001, 0x00000000}}")
@@ -303,7 +329,7 @@ class World(SimState):
         if options.get("after", "pci") not in PARTS:
             raise InputError("engine", "key after", "is not a part of the reply", "known: " + ", ".join(PARTS))
         if behaviour == "slow":
-            _seconds("engine slow", options.get("seconds"))
+            arguments.seconds("engine slow", options.get("seconds"))
         if behaviour == "crash" and options.get("signal", "SIGSEGV") not in SIGNALS:
             raise InputError("engine", "key signal", "is not one that a crash ends in", "known: " + ", ".join(SIGNALS))
         if behaviour == "lying":
@@ -320,7 +346,7 @@ class World(SimState):
         if result not in (history.WARN, history.FAIL) or not isinstance(system, str) or not isinstance(text, str):
             raise InputError("incident", "key result", f"{str(result)[:40]!r} is not known", "known: warn, fail")
         about = self.gpu(gpu).identity.uuid if gpu else entity.NODE
-        self.incidents.append(history.Incident(system, _code(code), result, about, text))
+        self.incidents.append(history.Incident(system, arguments.code(code), result, about, text))
 
     def watch(self) -> bool:
         """Have the engine sample from now on; False when it did already."""
@@ -348,6 +374,13 @@ class World(SimState):
             self.blind[part] = reason
 
     # -- helpers -------------------------------------------------------------------
+
+    def _aim(self, text: str) -> tuple[cat.Field, list[dict[str, Reading]]]:
+        """(field, the readings that a target means)."""
+        if parts.names(text):
+            return parts.aim(self.parts, text)
+        goal = self._target(text)
+        return goal.field, self._places(goal)
 
     def _target(self, text: str) -> Target:
         goal = target.parse(text, len(self.gpus))
@@ -382,53 +415,18 @@ class World(SimState):
 
 
 def _clear(gpu: SimGpu, by: str, actions: Any) -> None:
-    """Counters and flags back to 0 as the catalogue says; recovery actions that were carried out are settled."""
+    """Counters and flags back to 0 as the catalogue says; recovery actions that were carried out are settled.
+
+    Nothing is left running, and a change of the ECC mode takes effect.
+    """
     for readings in (gpu.readings, *gpu.links.values()):
         for name, value in readings.items():
             if by in cat.BY_NAME[name].cleared_by and not isinstance(value, NoData):
                 readings[name] = 0
     if gpu.readings.get("recovery_action") in actions:
         gpu.readings["recovery_action"] = 0
-
-
-def _seconds(what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e10:
-        raise InputError(what, "", f"{str(value)[:40]} is not a number, 0 or more")
-    return float(value)
-
-
-def _code(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 1_000_000:
-        raise InputError("xid", "key code", f"{str(value)[:40]} is not a number of an Xid or SXid")
-    return value
-
-
-def _number(field: cat.Field, value: Any) -> int | float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise InputError(field.name, "", f"{str(value)[:40]!r} is not a number")
-    if field.kind != cat.GAUGE:
-        if value != int(value):
-            raise InputError(field.name, "", f"{value} is not a whole number")
-        return int(value)
-    return value
-
-
-def _reading(field: cat.Field, value: Any) -> Reading:
-    if isinstance(value, NoData):
-        return value
-    if isinstance(value, dict) and value.get("no") in rd.NO_DATA_KINDS:
-        return rd.from_json(value)
-    link_state = field.name == "nvlink_state"
-    if isinstance(value, str):
-        if link_state and value in cat.LINK_STATES:
-            return value
-        if value in rd.NO_DATA_KINDS:
-            return NoData(value)
-        for number, word in field.words.items():
-            if word.lower() == value.lower():
-                return number
-        known = (*(cat.LINK_STATES if link_state else field.words.values()), *rd.NO_DATA_KINDS)
-        raise InputError(field.name, "", f"{value[:40]!r} is not a value", "a number, or " + ", ".join(known))
-    if link_state:
-        raise InputError(field.name, "", f"{str(value)[:40]} is not a link state", "known: " + ", ".join(cat.LINK_STATES))
-    return _number(field, value)
+    if by in (cat.GPU_RESET, cat.REBOOT):
+        gpu.readings["ecc_mode"] = gpu.readings["ecc_pending"]
+    gpu.traffic_mb_s = 0.0
+    if not isinstance(gpu.readings["nvlink_throughput"], NoData):
+        gpu.readings["nvlink_throughput"] = 0

@@ -27,6 +27,27 @@ def dcgmGetNvLinkLinkStatus(dcgm_handle):
         for number, state in states.items():
             row.linkState[number] = state
         out.numGpus += 1
+    for switch, states in stub_engine.engine().port_states().items():
+        row = out.nvSwitches[out.numNvSwitches]
+        row.entityId = switch
+        for number, state in states.items():
+            row.linkState[number] = state
+        out.numNvSwitches += 1
+    return out
+
+
+def dcgmGetEntityGroupEntities(dcgm_handle, entityGroup, flags):
+    stub_engine.reach("dcgmGetEntityGroupEntities")
+    return stub_engine.engine().switch_ids() if entityGroup == stub_engine.SWITCH else []
+
+
+def dcgmGetDeviceTopology(dcgm_handle, gpuId):
+    stub_engine.reach("dcgmGetDeviceTopology")
+    out = structs.c_dcgmDeviceTopology_v1()
+    for peer, numbers in stub_engine.engine().topology(gpuId).items():
+        row = out.gpuPaths[out.numGpus]
+        row.gpuId, row.localNvLinkIds = peer, sum(1 << number for number in numbers)
+        out.numGpus += 1
     return out
 
 
@@ -80,6 +101,8 @@ def dcgmGroupCreate(dcgm_handle, type, groupName):
 
 
 def dcgmGroupAddEntity(dcgm_handle, group_id, entityGroupId, entityId):
+    if entityGroupId == stub_engine.SWITCH and stub_engine.options().get("refuse_switch_groups"):
+        raise DCGMError(-1)
     with stub_engine.change() as state:
         state["groups"][stub_engine.key(group_id)]["entities"].append([entityGroupId, entityId])
 

@@ -13,6 +13,7 @@ import stub_engine
 DCGM_MAX_STR_LENGTH = 256
 DCGM_MAX_BLOB_LENGTH = 4096
 DCGM_MAX_NUM_DEVICES = 32
+DCGM_MAX_NUM_SWITCHES = 12
 DCGM_OPERATION_MODE_AUTO = 1
 
 
@@ -97,8 +98,26 @@ class c_dcgmNvLinkGpuLinkStatus(c.Structure):
     _fields_ = [("entityId", c.c_uint32), ("linkState", c.c_uint32 * 36)]
 
 
+class c_dcgmNvLinkNvSwitchLinkStatus(c.Structure):
+    _fields_ = [("entityId", c.c_uint32), ("linkState", c.c_uint32 * 256)]
+
+
 class c_dcgmNvLinkStatus(c.Structure):
-    _fields_ = [("version", c.c_uint32), ("numGpus", c.c_uint32), ("gpus", c_dcgmNvLinkGpuLinkStatus * DCGM_MAX_NUM_DEVICES)]
+    _fields_ = [
+        ("version", c.c_uint32),
+        ("numGpus", c.c_uint32),
+        ("gpus", c_dcgmNvLinkGpuLinkStatus * DCGM_MAX_NUM_DEVICES),
+        ("numNvSwitches", c.c_uint32),
+        ("nvSwitches", c_dcgmNvLinkNvSwitchLinkStatus * DCGM_MAX_NUM_SWITCHES),
+    ]
+
+
+class _Path(c.Structure):
+    _fields_ = [("gpuId", c.c_uint32), ("path", c.c_uint32), ("localNvLinkIds", c.c_uint32)]
+
+
+class c_dcgmDeviceTopology_v1(c.Structure):
+    _fields_ = [("version", c.c_uint32), ("numGpus", c.c_uint32), ("gpuPaths", _Path * DCGM_MAX_NUM_DEVICES)]
 
 
 class _Error(c.Structure):

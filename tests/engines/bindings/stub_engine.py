@@ -12,6 +12,11 @@ misbehave is in "<path>.stub":
   silent: GPUs of which every driver call fails
   refuse_gpus: GPUs that fail a whole live call    hang / crash: name of a call
   old_s: age of every value in seconds             mismatch: every structure is of another version
+  cached_switches: fields of switches and their ports are not read live, but watched by somebody
+  unread_switches: the same, but nobody watches them
+  refuse_switch_groups: no group takes a switch
+  no_switches: status with which listing the switches fails
+  addressless: switches that do not give their PCI address
   link_entities: per-link counters exist on LINK entities only
   offset_ns: from the simulated node's clock to the real one
 """
@@ -28,10 +33,12 @@ import socket
 import time
 
 from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.model import entity as names
 from slurm_nvhc.model.reading import NoData
+from slurm_nvhc.sense.sim import parts
 from slurm_nvhc.sense.sim.world import World
 
-GPU, LINK = 1, 6
+GPU, SWITCH, LINK = 1, 3, 6
 INT_BLANK, FLOAT_BLANK = 0x7FFFFFFFFFFFFFF0, 140737488355328.0
 NO_DATA = {"blank": 0, "not_found": 1, "not_supported": 2, "not_permitted": 3}
 WORDS = ("<<<NULL>>>", "<<<NOT_FOUND>>>", "<<<NOT_SUPPORTED>>>", "<<<NOT_PERM>>>")
@@ -39,7 +46,13 @@ STATUS = {"stale": -15, "error": -3}
 IDENTITY = {50: "model", 52: "nvml_index", 53: "serial", 54: "uuid", 55: "minor", 57: "pci", 67: "mig", 85: "vbios"}
 LINK_STATE = {"not_supported": 0, "disabled": 1, "down": 2, "up": 3}
 SYSTEM = {"pcie": 1, "nvlink": 2, "memory": 0x10, "inforom": 0x40, "thermal": 0x80, "power": 0x100, "driver": 0x200, "all": 0xFFFFFFFF}
-EVERY_ID = {1, 230, 450, *IDENTITY, *cat.BY_ID, *(f.link_entity_id for f in cat.ALL if f.link_entity_id)}
+PACKED = {f.packed_id: f for f in cat.ALL if f.packed_id is not None}
+MASK = {f.dcgm_id: [g for g in cat.ALL if g.bits and g.dcgm_id == f.dcgm_id] for f in cat.ALL if f.bits}
+PORT_END = {872: 0, 873: 1, 874: 2, 875: 3, 876: 4}  # parts of a port's far end
+SWITCH_PCI = {866: 0, 867: 1, 868: 2, 869: 3}
+OF_SWITCHES = {*PORT_END, *SWITCH_PCI}
+EVERY_ID = {1, 230, *OF_SWITCHES, 450, *IDENTITY, *cat.BY_ID, *PACKED, *MASK, *(f.link_entity_id for f in cat.ALL if f.link_entity_id)}
+FLOATS = {f.dcgm_id for f in cat.ALL if f.unit in ("W", cat.PER_BIT)}
 
 _path = ""
 _kept: list[socket.socket] = []
@@ -147,6 +160,8 @@ def refusal(wanted, live):
     for kind, entity, field in wanted:
         if live and (field in (230, 450) or 1000 < field < 1100):
             return -3
+        if kind == LINK and entity & 0xFF == GPU and not Node(world).has_link_field(entity, field):
+            return -3  # observed on 4.6.0: a link entity's field of another NVLink generation
         if field in said.get("refuse", ()) or (kind == GPU and entity in said.get("refuse_gpus", ()) and field not in IDENTITY):
             return -3
     return 0
@@ -192,6 +207,12 @@ class Capture:
     def incidents(self):
         return []
 
+    def switch_ids(self):
+        return []
+
+    def port_states(self):
+        return {}
+
 
 class Node:
     def __init__(self, world):
@@ -220,12 +241,70 @@ class Node:
             for gpu, card in self._cards().items()
         }
 
+    # Switches are numbered in the order of their addresses.
+    def _switches(self):
+        return [n for n, p in self._w.parts.items() if names.scope(n) == "switch" and p.present]
+
+    def switch_ids(self):
+        if self._options.get("no_switches"):
+            raise _error(self._options["no_switches"])
+        return [] if self._w.behaviour == "empty" else list(range(len(self._switches())))
+
+    def port_states(self):
+        """Switch -> port -> state, 0 for none, as wide as the structure."""
+        out = {}
+        for number in [] if self._options.get("no_switches") else self.switch_ids():
+            at = self._switches()[number]
+            out[number] = {
+                int(n.rpartition("port")[2]): 3 if p.readings["port_state"] == 2 else 2
+                for n, p in self._w.parts.items()
+                if n.startswith(f"{at}/") and p.present
+            }
+        return out
+
+    def _of_part(self, kind, number, field, live):
+        watched = not live and any(field in ids for ids in _watched_ids(number, kind))
+        if live and (self._options.get("cached_switches") or self._options.get("unread_switches")):
+            return "i", -3, INT_BLANK, 0
+        if not live and not watched and not self._options.get("cached_switches"):
+            return "i", -16, INT_BLANK, 0
+        at = self._switches()[number if kind == SWITCH else number >> 24]
+        if kind == LINK:
+            at = f"{at}/port{(number >> 8) & 0xFFFF}"
+        if field in SWITCH_PCI:
+            known = number not in self._options.get("addressless", ())
+            return self._raw(_numbers(at.removeprefix("switch:"))[SWITCH_PCI[field]] if known else NoData("blank"), field)
+        if field in PORT_END:
+            end = parts.told(self._w.parts, [c.identity.pci for c in self._w.gpus], ("switch_port",), ("port_remote",))[at]["port_remote"]
+            if isinstance(end, NoData):
+                return self._raw(end, field)
+            where, link = names.split_link(end)
+            return self._raw([*_numbers(where.removeprefix("pci:")), link][PORT_END[field]], field)
+        return self._raw(self._w.parts[at].readings[cat.BY_ID[field][0]], field)
+
+    def topology(self, gpu):
+        """Peer -> links that lead there, as the cards' links say of themselves."""
+        ids = {card.identity.uuid: other for other, card in self._cards().items()}
+        out = {}
+        for number, link in self._cards()[gpu].links.items():
+            peer = ids.get(str(link["nvlink_remote"]).partition("/")[0])
+            if peer is not None:
+                out.setdefault(peer, []).append(number)
+        return out
+
+    def has_link_field(self, entity, field):
+        return self._of_link(entity, field) != NoData("not_supported")
+
+    def _of_link(self, entity, field):
+        card, number = self._cards()[entity >> 24], (entity >> 8) & 0xFFFF
+        return card.links[number][next(f.name for f in cat.ALL if f.link_entity_id == field)]
+
     def value(self, kind, entity, field, live):
+        if kind == SWITCH or (kind == LINK and entity & 0xFF == SWITCH):
+            return self._of_part(kind, entity, field, live)
         only_entities = self._options.get("link_entities")
         if kind == LINK:
-            card, number = self._cards()[entity >> 24], (entity >> 8) & 0xFFFF
-            name = next(f.name for f in cat.ALL if f.link_entity_id == field)
-            return self._raw(card.links[number][name], field)
+            return self._raw(self._of_link(entity, field), field)
         card = self._cards()[entity]
         if not live:
             if not any(field in ids for ids in _watched_ids(entity)):
@@ -244,6 +323,10 @@ class Node:
         if field in IDENTITY:
             raw = getattr(card.identity, IDENTITY[field])
             return ("s" if isinstance(raw, str) else "i"), 0, raw, self._at_us
+        if field in MASK:
+            return self._raw(_mask(card, MASK[field]), field)
+        if field in PACKED:
+            return self._raw(_packed(card.readings[PACKED[field].name]), field)
         name, number = cat.BY_ID[field]
         if number is None:
             return self._raw(card.readings[name], field)
@@ -254,21 +337,48 @@ class Node:
     def _raw(self, reading, field):
         lie = self._w.options.get("kind") if self._w.behaviour == "lying" else ""
         at = self._at_us - (3_600_000_000 if lie == "stale" else 0)
-        float_field = cat.BY_ID.get(field, ("", None))[0] in ("power_usage", "power_limit_enforced", "power_limit_default")
         if lie == "sentinel" and not isinstance(reading, NoData):
             reading = NoData("blank")
-        if lie == "negative" and not isinstance(reading, NoData):
+        if lie == "negative" and isinstance(reading, (int, float)):
             reading = -reading - 1
         if isinstance(reading, NoData):
             if reading.kind in STATUS:
                 return "i", STATUS[reading.kind], INT_BLANK, 0
             step = NO_DATA[reading.kind]
-            return ("d", 0, FLOAT_BLANK + step, at) if float_field else ("i", 0, INT_BLANK + step, at)
-        return ("d" if float_field else "i"), 0, reading, at
+            return ("d", 0, FLOAT_BLANK + step, at) if field in FLOATS else ("i", 0, INT_BLANK + step, at)
+        return ("s" if isinstance(reading, str) else "d" if field in FLOATS else "i"), 0, reading, at
 
     def incidents(self):
         ids = {card.identity.uuid: (GPU, gpu) for gpu, card in self._cards().items()}
         return [(SYSTEM[i.system], i.code, 20 if i.result == "fail" else 10, ids.get(i.entity, (0, 0)), i.text) for i in self._w.incidents]
+
+
+def _numbers(address):
+    """Domain, bus, device and function."""
+    domain, bus, rest = address.split(":")
+    device, function = rest.split(".")
+    return [int(domain, 16), int(bus, 16), int(device, 16), int(function)]
+
+
+def _mask(card, items):
+    """NVML's: 1 and 2 for true and false in items of two bits, the number in others, 0 for what is not supported."""
+    out = 0
+    for field in items:
+        shift, width = field.bits
+        value = card.readings[field.name]
+        if not isinstance(value, NoData):
+            out |= ({1: 1, 0: 2}[value] if width == 2 else value) << shift
+    return out
+
+
+def _packed(rate):
+    """NVML's: mantissa in bits 8 to 11, exponent in bits 0 to 7; 15 and 255 for no errors."""
+    if isinstance(rate, NoData):
+        return rate
+    if rate == 0:
+        return 15 << 8 | 255
+    digits, _, exponent = f"{rate:.0e}".partition("e")
+    return int(digits) << 8 | -int(exponent)
 
 
 def _pci(card):
@@ -331,10 +441,10 @@ def watch(group_id, fields, interval_us, keep_s, keep_samples):
             world.watch()
 
 
-def _watched_ids(gpu):
+def _watched_ids(number, kind=GPU):
     now = state()
     for found in now["groups"].values():
-        if [GPU, gpu] in found["entities"]:
+        if [kind, number] in found["entities"]:
             for fields in found["watched"]:
                 yield now["field_groups"][fields]["ids"]
 

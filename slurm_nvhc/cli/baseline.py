@@ -1,0 +1,211 @@
+"""`nvhc baseline show|accept`: what is normal on this node, and taking what it shows now for normal."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pwd
+import time
+from typing import Any, Mapping, Optional, Sequence
+
+from rich.console import Console
+
+from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.catalog import figures
+from slurm_nvhc.cli import common
+from slurm_nvhc.cli.explain import find_gpu
+from slurm_nvhc.context import prepare
+from slurm_nvhc.errors import InputError, MonitorError
+from slurm_nvhc.judge import HEALTH_CHECK
+from slurm_nvhc.judge.memory import forget_links
+from slurm_nvhc.model import drift, entity, learned
+from slurm_nvhc.model.drift import Row
+from slurm_nvhc.model.learned import Lesson
+from slurm_nvhc.model.reading import to_json
+from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
+from slurm_nvhc.model.times import duration, iso
+from slurm_nvhc.observation import read_now
+from slurm_nvhc.policy.compiled import Policy
+from slurm_nvhc.record.ledger import Ledger
+
+
+def show(args: argparse.Namespace) -> int:
+    """What is normal beside what is shown now. 1 where they differ, 3 where nothing can be compared."""
+    policy, snapshot = _read(args)
+    with common.open_ledger(args) as ledger:
+        rows, gpus = _rows(ledger, snapshot), ledger.known_gpus()
+        last = ledger.last_run(HEALTH_CHECK)
+    differing = [row for row in rows if row.state in drift.DIFFERENCES]
+    compared = any(row.state in (drift.SAME, *drift.DIFFERENCES) for row in rows)
+    code = common.FOUND if differing else common.OK if compared else common.TROUBLE
+    if args.json:
+        common.say_json({"schema": 1, "node": common.node(args), "learn": policy.learn.enabled, "rows": [_as_json(r) for r in rows]})
+        return code
+    out, names = common.console(), _names(gpus)
+    if not any(row.normal for row in rows):
+        seen = f"; the last one was {last.verdict}" if last is not None else "; none has run yet"
+        late = f"from {duration(policy.learn.settle_s)} after boot"
+        when = f"a health check that finds nothing wrong, {late}, learns it{seen}" if policy.learn.enabled else "learn.enabled is false"
+        out.print(f"nothing is learned yet: {when}. `nvhc baseline accept --all` takes what the node shows now")
+        return code
+    _table(out, "as learned", [row for row in rows if row.normal and row.state == drift.SAME], names)
+    _table(out, "no data now", [row for row in rows if row.state == drift.UNKNOWN], names)
+    _table(out, "different", differing, names)
+    if not differing:
+        out.print("nothing differs" if compared else "nothing can be compared now")
+    return code
+
+
+def accept(args: argparse.Namespace) -> int:
+    """Take what the node shows now for normal. 1 when differences are left that have to be named."""
+    if bool(args.entity) == args.all:
+        raise InputError("baseline accept", "", "say what is to be accepted", "a GPU, link, port, switch or node, or --all")
+    if args.field and (args.field not in cat.BY_NAME or cat.BY_NAME[args.field].learned is None):
+        known = ", ".join(f.name for f in cat.ALL if f.learned is not None)
+        raise InputError("--field", "", f"{args.field} is nothing that is learned", f"known: {known}")
+    policy, snapshot = _read(args)
+    if snapshot.gpus is None:
+        raise MonitorError("baseline accept", "", "the GPUs can not be read now", "`nvhc check` says why")
+    with common.open_ledger(args) as ledger:
+        gpus, rows = ledger.known_gpus(), _rows(ledger, snapshot)
+        name = _entity(args.entity, gpus, rows) if args.entity else ""
+        accepted = drift.accept(rows, name, args.field)
+        ledger.accept(Lesson(snapshot.wall_ns, _who(), accepted.readings), accepted.gone)
+        _forget_links(ledger, accepted.gone)
+    taken = [r for r in rows if r.field in accepted.readings.get(r.entity, {}) or (r.entity, r.field) in accepted.gone]
+    code = common.FOUND if accepted.left else common.OK
+    if args.json:
+        common.say_json({"schema": 1, "accepted": [_as_json(r) for r in taken], "left": [_as_json(r) for r in accepted.left]})
+        return code
+    names = _names(gpus)
+    for row in taken:
+        if row.state != drift.NEW:
+            print(f"{_place(row.entity, names)}  {_change(row)}")
+    new = sum(row.state == drift.NEW for row in taken)
+    if new:
+        print(f"{new} readings that were not learned yet")
+    if not taken:
+        print("nothing to accept: nothing differs" if not accepted.left else "nothing else differs")
+    for row in accepted.left:
+        place = _place(row.entity, names)
+        print(f"left: {place}  {_change(row)}. `nvhc baseline accept {place}` takes that for normal")
+    _warn_of_policy(policy, snapshot, accepted.gone)
+    return code
+
+
+def _read(args: argparse.Namespace) -> tuple[Policy, Snapshot]:
+    """The policy in force and the node as it is now."""
+    common.open_ledger(args).close()  # before the engine is asked: a node without a ledger has nothing to compare
+    environment = {"SLURMD_NODENAME": common.node(args)}
+    context = prepare(HEALTH_CHECK, common.site(args), environment, time.monotonic(), "node", keep=False)
+    try:
+        return context.policy, read_now(context)
+    finally:
+        context.book.close()
+
+
+def _rows(ledger: Ledger, snapshot: Snapshot) -> list[Row]:
+    return drift.rows(learned.normals(ledger.protective().learned), snapshot)
+
+
+def _entity(what: str, gpus: Sequence[GpuIdentity], rows: Sequence[Row]) -> str:
+    """'gpu3', 'gpu3/link11', a UUID, a PCI address, or an entity's own name. InputError for what is not here."""
+    head, link = entity.split_link(what)
+    identity = find_gpu(head, gpus)
+    name = what if identity is None else identity.uuid if link is None else entity.link(identity.uuid, link)
+    if not any(drift.covers(name, row.entity) for row in rows):
+        parts = dict.fromkeys(row.entity for row in rows if not entity.gpu_of(row.entity))
+        known = [*(_names(gpus).values()), *parts]
+        raise InputError(what, "", "is nothing that this node has", f"known: {', '.join(known[:20])}")
+    uuid = entity.gpu_of(name)
+    if uuid and all(row.state == drift.GONE for row in rows if entity.gpu_of(row.entity) == uuid):
+        raise InputError(what, "", "is gone, so there is nothing to accept", "taken out on purpose: `nvhc gpu forget`")
+    return name
+
+
+def _who() -> str:
+    """The administrator, behind sudo too."""
+    if os.environ.get("SUDO_USER"):
+        return os.environ["SUDO_USER"]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
+
+
+def _forget_links(ledger: Ledger, gone: Sequence[tuple[str, str]]) -> None:
+    """A link that is accepted as down is not missed for having been up once."""
+    places = [entity.split_link(place) for place, field in gone if field == "nvlink_state"]
+    links = [(uuid, link) for uuid, link in places if link is not None]
+    if links:
+        ledger.fold_memory(lambda memory, look: (None, forget_links(memory, links), look))
+
+
+def _warn_of_policy(policy: Policy, snapshot: Snapshot, gone: Sequence[tuple[str, str]]) -> None:
+    """What the policy expects outranks what is accepted."""
+    for uuid in dict.fromkeys(entity.gpu_of(place) for place, field in gone if field == "nvlink_state"):
+        gpu = (snapshot.gpus or {}).get(uuid)
+        expected = policy.for_model(gpu.identity.model).expect.links if gpu is not None else None
+        if expected is not None and gpu is not None:
+            print(f"note: the policy expects {expected} links of {gpu.identity.model} (expect.links): rules for links go by that")
+
+
+def _names(gpus: Sequence[GpuIdentity]) -> dict[str, str]:
+    """uuid -> 'gpu3'; GPUs without a number go by their UUID."""
+    return {g.uuid: f"gpu{g.nvml_index}" if g.nvml_index is not None else g.uuid for g in gpus}
+
+
+def _place(place: str, names: Mapping[str, str]) -> str:
+    uuid = entity.gpu_of(place)
+    return names.get(uuid, uuid) + place.removeprefix(uuid) if uuid else place
+
+
+def _change(row: Row) -> str:
+    facts = cat.BY_NAME[row.field]
+    was = figures.value(row.normal.value, facts) if row.normal is not None else "-"
+    if row.state == drift.GONE:
+        return f"{facts.label}: {was} -> gone"
+    down = " (not in use)" if row.state == drift.OUT_OF_USE else ""
+    return f"{facts.label}: {was} -> {_now(row, facts)}{down}"
+
+
+def _now(row: Row, facts: cat.Field) -> str:
+    return "-" if row.now is None else figures.value(row.now, facts)
+
+
+def _table(out: Console, title: str, rows: Sequence[Row], names: Mapping[str, str]) -> None:
+    """Parts that say the same are one line: 144 links that are up as learned are no news."""
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for row in rows:
+        facts = cat.BY_NAME[row.field]
+        normal = row.normal
+        key = (
+            facts.label,
+            figures.value(normal.value, facts) if normal is not None else "-",
+            "gone" if row.state == drift.GONE else _now(row, facts),
+            f"{normal.who} {iso(normal.at_ns)}" if normal is not None else "-",
+            facts.scope,
+        )
+        groups.setdefault(key, []).append(_place(row.entity, names))
+    if groups:
+        lines = [(_some(places), label, normal, now, since) for (label, normal, now, since, _), places in groups.items()]
+        out.print(common.table(title, ("where", "reading", "normal", "now", "learned or accepted by"), lines))
+
+
+def _some(places: Sequence[str], most: int = 2) -> str:
+    if len(places) <= most:
+        return " ".join(places)
+    return f"{places[0]} … {places[-1]} ({len(places)})"
+
+
+def _as_json(row: Row) -> dict[str, Any]:
+    normal: Optional[learned.Normal] = row.normal
+    return {
+        "entity": row.entity,
+        "field": row.field,
+        "state": row.state,
+        "normal": None if normal is None else normal.value,
+        "now": None if row.now is None else to_json(row.now),
+        "since": None if normal is None else iso(normal.at_ns),
+        "who": None if normal is None else normal.who,
+    }
