@@ -11,6 +11,7 @@ from slurm_nvhc.judge.learn import lesson
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity, learned, settled, timeline
 from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.earlier import Earlier
 from slurm_nvhc.model.given import Given
 from slurm_nvhc.model.history import Health, History
 from slurm_nvhc.model.job import GpuMapping
@@ -117,6 +118,15 @@ def _history_of_job(context: Context, before: Optional[Snapshot], snapshot: Snap
     return _recall(context, before.wall_ns, snapshot.wall_ns) if window_seconds(before, snapshot) >= LEAST_HISTORY_S else None
 
 
+def _earlier(context: Context, before: Optional[Snapshot], snapshot: Snapshot) -> tuple[Earlier, ...]:
+    """What was seen in the time of a job with GPUs that ends: its own prolog, health checks, hooks of other jobs."""
+    job = context.job
+    if context.hook != EPILOG or job is None or not job.positions or before is None:
+        return ()
+    runs = context.book.ask(lambda led: led.runs_within(before.wall_ns, snapshot.wall_ns), ())
+    return tuple(Earlier(r.hook, r.started_ns, r.ended_ns, r.findings, r.changes) for r in runs)
+
+
 def _recall(context: Context, since_ns: int, until_ns: int) -> Optional[History]:
     """The engine's samples, within the time that sensing has left. Without them nothing else is judged differently."""
     deadline_s = min(RECALL_TIMEOUTS * context.policy.engine.timeout_s, context.budget.sense_s() - SECOND_LOOK_RESERVE_S)
@@ -170,6 +180,7 @@ def judge_snapshots(
         events_are_new=bool(cursor),
         health=health,
         history=history,
+        earlier=_earlier(context, before, snapshot),
     )
     return judge_given(context, before, snapshot, baseline, run_id, given)
 
@@ -201,6 +212,7 @@ def judge_given(
         health=given.health,
         history=given.history,
         learned=given.learned,
+        earlier=given.earlier,
     )
 
     def fold(memory: dict[str, Any], look: Optional[Look]) -> tuple[_Folded, dict[str, Any], Optional[Look]]:
@@ -215,7 +227,7 @@ def judge_given(
         judgement = folded[0]
     else:
         judgement = judge(inp._replace(troubles=tuple(dict.fromkeys([*given.troubles, *book.troubles]))), {})
-    taught = lesson(inp, judgement.decision.verdict)
+    taught = lesson(inp, judgement.findings)
     return Observation(snapshot, before, baseline, changes, window, given.mapping, given.exclusions, judgement, given, taught=taught)
 
 
@@ -251,5 +263,6 @@ def _reset_since(look: Optional[Look], snapshot: Snapshot, grown: tuple[Change, 
         for change in grown:
             if change.kind == ch.AT_LEAST:
                 uuid, read_ns = entity.gpu_of(change.entity), look.moment(change.entity, change.field)[0]
-                out[uuid] = min(read_ns, out.get(uuid, read_ns))
+                if uuid:  # a part of the node is none
+                    out[uuid] = min(read_ns, out.get(uuid, read_ns))
     return out

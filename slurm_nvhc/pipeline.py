@@ -212,7 +212,7 @@ def _carry_out(context: Context, observation: Observation, given: PlanInput, lat
     told = reason_findings(given)
     if told:
         suspects = observation.judgement.suspects
-        reason, troubles = render(told, context.job, given.node_gpus, policy.drain, given.now_ns, suspects)
+        reason, troubles = render(told, context.job, given.node_gpus, policy.drain, given.now_ns, suspects, given.names)
         late.extend(troubles)
         given = given._replace(reason=reason)
     steps = plan(given)

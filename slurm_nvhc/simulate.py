@@ -13,6 +13,7 @@ from typing import Callable, Final, Iterator, Mapping, NamedTuple, Optional
 
 from slurm_nvhc import run_text
 from slurm_nvhc.book import Book
+from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.context import Context, Site
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, Judgement
 from slurm_nvhc.model import finding as fd
@@ -31,7 +32,14 @@ from slurm_nvhc.record.run import Run
 
 NOTHING: Final = "nothing"
 BATCH: Final = 200  # runs read from the ledger at once
+# Jobs that run at once on a node have their start at hand. Of others it is read again; of many no epilog ever comes.
+KEPT_PROLOGS: Final = 32
 LEDGER_WAIT_S: Final = 30.0  # nobody else uses the scratch ledgers
+# Why a run does not come out as it was recorded.
+ACCEPTED: Final = "other values were accepted as normal since"
+SAMPLES: Final = "the engine's samples, such as the traffic of NVLink up to 4, are not stored"
+MEMORY: Final = "what was remembered before the first run is not known"
+NOT_KNOWN: Final = "it is not known why"
 PolicyOf = Callable[[str], Policy]  # partition ('' for health checks) -> the policy in force there
 
 
@@ -57,13 +65,27 @@ class Difference(NamedTuple):
     finding: Finding
 
 
+class Otherwise(NamedTuple):
+    """A run that was recorded under the policy in force and does not come out as it was recorded.
+
+    codes: of the findings that differ. why: what is known of the reasons, one clause each, never empty.
+    """
+
+    run_id: int
+    hook: str
+    job_id: str
+    at_ns: int
+    codes: tuple[str, ...]
+    why: tuple[str, ...]
+
+
 class Report(NamedTuple):
     """runs: those stored in the time asked for; judged: those of them that could be judged again.
 
     skipped:        why the others could not -> how many
     first_ns, last_ns: moments of the first and last run judged, 0 without any
-    same_hash, reproduced: runs that were recorded under the policy in force, and how many of these are judged here
-                    as they were then: the rest had evidence, or samples of the engine, that is not stored
+    same_hash:      runs that were recorded under the policy in force
+    otherwise:      those of them that are not judged here as they were then, in their order
     unconfirmed:    runs in which the new policy would have looked a second time, and no second reading is stored
     without_start:  epilogs whose job's start is not kept: they are judged as if no prolog had been seen
     """
@@ -75,10 +97,14 @@ class Report(NamedTuple):
     first_ns: int = 0
     last_ns: int = 0
     same_hash: int = 0
-    reproduced: int = 0
+    otherwise: tuple[Otherwise, ...] = ()
     unconfirmed: int = 0
     without_start: int = 0
     seconds: float = 0.0
+
+    @property
+    def reproduced(self) -> int:
+        return self.same_hash - len(self.otherwise)
 
 
 class _Side:
@@ -155,6 +181,8 @@ class _Starts:
             self._last_seen = snapshot
         elif run.hook not in (HEALTH_CHECK, EPILOG):
             self._prologs[run.id] = snapshot
+            if len(self._prologs) > KEPT_PROLOGS:
+                del self._prologs[next(iter(self._prologs))]
 
 
 def simulate(
@@ -167,7 +195,7 @@ def simulate(
     began = time.monotonic()
     lessons = ledger.protective().learned
     starts = _Starts(ledger)
-    report, skipped, differences = Report(), dict[str, int](), list[Difference]()
+    report, skipped, differences, otherwise = Report(), dict[str, int](), list[Difference](), list[Otherwise]()
     with tempfile.TemporaryDirectory(prefix="nvhc-simulate-") as scratch:
         old_side, new_side = _Side(node, in_force, f"{scratch}/in_force"), _Side(node, new, f"{scratch}/new")
         try:
@@ -181,12 +209,13 @@ def simulate(
                 old, now = old_side.effects(old_judged, run.partition), new_side.effects(new_judged, run.partition)
                 differences += _differences(run, old, now)
                 known = run.policy_hash == old_side.policy(run.partition).hash
+                if known and not _as_recorded(run, old_judged):
+                    otherwise.append(_otherwise(run, old_judged, old_side.policy(run.partition), lessons))
                 report = report._replace(
                     judged=report.judged + 1,
                     first_ns=report.first_ns or run.ended_ns,
                     last_ns=run.ended_ns,
                     same_hash=report.same_hash + known,
-                    reproduced=report.reproduced + (known and _as_recorded(run, old_judged)),
                     unconfirmed=report.unconfirmed + unsure,
                     without_start=report.without_start + (run.hook == EPILOG and run.before_run is not None and past.before is None),
                 )
@@ -195,7 +224,8 @@ def simulate(
         finally:
             old_side.close()
             new_side.close()
-    return report._replace(differences=tuple(differences), skipped=skipped, seconds=time.monotonic() - began)
+    report = report._replace(differences=tuple(differences), otherwise=tuple(otherwise), skipped=skipped)
+    return report._replace(seconds=time.monotonic() - began)
 
 
 def history_rules(policy: Policy) -> tuple[str, ...]:
@@ -246,3 +276,28 @@ def _as_recorded(run: Run, judgement: Judgement) -> bool:
     """Does the decision come out as it was written down?"""
     made = run_text.decision_to_json(judgement.decision)
     return all(run.decision.get(key) == made[key] for key in ("proposals", "observed"))
+
+
+def _otherwise(run: Run, judgement: Judgement, policy: Policy, lessons: tuple[Lesson, ...]) -> Otherwise:
+    def told(findings: tuple[Finding, ...]) -> dict[tuple[str, ...], Finding]:
+        return {(f.code, f.entity, f.evidence.rule, f.verdict, f.mode): f for f in findings if f.evidence.rule in policy.rules}
+
+    then, now = told(run.findings), told(judgement.findings)
+    differing = [f for key, f in {**then, **now}.items() if (key in then) != (key in now)]
+    why = dict.fromkeys(_cause(f, run, policy, lessons) for f in differing)
+    codes = tuple(dict.fromkeys(f.code for f in differing))
+    return Otherwise(run.id, run.hook, run.job_id, run.ended_ns, codes, tuple(why) or (NOT_KNOWN,))
+
+
+def _cause(finding: Finding, run: Run, policy: Policy, lessons: tuple[Lesson, ...]) -> str:
+    """As far as it is known: what of that which judge was told then is not stored, or was stored over."""
+    field, rule = finding.evidence.field, policy.rules[finding.evidence.rule]
+    levels = (*rule.warn, *rule.fail)
+    for lesson in lessons:
+        if lesson.at_ns >= run.ended_ns and lesson.who != learned.ITSELF and field in lesson.readings.get(finding.entity, {}):
+            return ACCEPTED
+    by_traffic = any(level.poisson is not None and level.poisson.ber is not None for level in levels)
+    if any(level.peers is not None for level in levels) or (by_traffic and not cat.is_nvlink5(cat.BY_NAME[field])):
+        return SAMPLES
+    remembers = any(level.cusum is not None or level.hits > 1 or level.users is not None or level.consecutive > 1 for level in levels)
+    return MEMORY if remembers or rule.sticky else NOT_KNOWN

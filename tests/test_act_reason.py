@@ -84,6 +84,34 @@ def test_a_suspect_that_adds_nothing_is_not_said(suspect: Suspect) -> None:
     assert "suspect" not in render([STORM], JOB, 8, DRAIN, 0, [suspect])[0]
 
 
+def test_a_suspect_on_which_nothing_was_found_goes_by_its_name_too() -> None:
+    other = "GPU-99999999-1111-2222-3333-444444444444"
+    suspect = Suspect("link", f"{other}/link2", "why", far=f"{UUID}/link11", findings=BEHIND)
+    text, _ = render([STORM], JOB, 8, DRAIN, 0, [suspect], {other: "gpu2"})
+    assert text.endswith("; suspect gpu2 link2")
+    assert wd.plain([STORM], "8812", 250, [suspect], {other: "gpu2"}) == text
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (
+            finding("RDMA-DOWN", "rdma:mlx5_3/port1", "RDMA port state: 0 (absent) (learned 4 (active))", klass="node",
+                    field="rdma_state", after=0, limit=4, learned=True),
+            "RDMA port state 0 (absent) (learned 4 (active))",
+        ),
+        (
+            finding("PCIE-WIDTH", UUID, "PCIe width possible: 8 lanes (its siblings have 16 lanes)",
+                    field="pcie_max_width", after=8, limit=16, learned=True),
+            "PCIe width possible 8 lanes (its siblings have 16 lanes)",
+        ),
+        (finding("PCIE-WIDTH", UUID, "PCIe width: 8", field="pcie_width", after=8, limit=16), "PCIe width 8 of 16 lanes"),
+    ],
+)  # fmt: skip
+def test_what_differs_from_what_was_learned_is_said_as_check_says_it(told: Finding, said: str) -> None:
+    assert wd.what(told) == said
+
+
 def test_what_was_gathered_over_jobs_does_not_read_as_this_jobs() -> None:
     burn = STORM._replace(code="NVL-RECOVERY", absolute=True, evidence=Evidence(field="nvlink_recovery", amount=5, seconds=14 * 3600.0))
     said = "nvhc: NVL-RECOVERY gpu3 GPU-1f2e3d4c… 0000:4b:00.0 link11 recovery +5 in 14h seen at job 8812"

@@ -170,7 +170,8 @@ def test_a_drift_lasts_until_it_is_accepted(site: Site) -> None:
     told = site.nvhc("baseline", "accept", "gpu3")
     assert "gpu3  PCIe width possible: 16 lanes -> 8 lanes" in told
     assert "ECC" not in told
-    site.nvhc("baseline", "accept", "--all", "--field", "ecc_mode")
+    assert "left: gpu2  ECC" in site.nvhc("baseline", "accept", "--all", "--field", "ecc_mode", code=1), "a rule is against it"
+    site.nvhc("baseline", "accept", "gpu2", "--field", "ecc_mode")
     assert shown(site, 0).keys() == {drift.SAME}
     row = next(r for r in site.nvhc_json("baseline", "show")["rows"] if r["normal"] == 8)
     assert row["who"] == (os.environ.get("SUDO_USER") or pwd.getpwuid(os.getuid()).pw_name)
@@ -185,14 +186,82 @@ def test_a_job_is_not_warned_of_a_drift(site: Site) -> None:
     assert "CONFIG-DRIFT" not in {f.code for f in site.last("prolog").findings}
 
 
-def test_a_node_that_is_not_healthy_learns_nothing(tmp_path: Path) -> None:
+def test_a_node_without_gpus_to_see_learns_nothing(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    with site.edit() as world:
+        world.engine("absent")
+    site.hook("health_check")
+    assert "the last one was unknown" in site.nvhc("baseline", "show", code=3)
+    with site.edit() as world:
+        world.engine("ok")
+    told = site.nvhc("baseline", "accept", "--all")
+    assert "readings that were not learned yet" in told
+    assert shown(site, 0).keys() == {drift.SAME}
+
+
+def test_a_lasting_note_keeps_nothing_from_being_learned(tmp_path: Path) -> None:
+    """A GPU with a remap pending, and persistence mode off on all: every other reading is learned all the same."""
     site = Site(tmp_path)
     with site.edit() as world:
         world.set("g1.row_remap_pending", 1)
+        world.set("*.persistence_mode", 0)
     site.hook("health_check")
-    assert "the last one was warn" in site.nvhc("baseline", "show", code=3)
-    told = site.nvhc("baseline", "accept", "--all")
-    assert "readings that were not learned yet" in told
+    rows = site.nvhc_json("baseline", "show")["rows"]
+    assert {r["field"] for r in rows if r["state"] == drift.NEW} == {"persistence_mode"}
+    assert {r["field"] for r in rows if r["state"] == drift.SAME} >= {"vbios", "pcie_max_width", "nvlink_state", "rdma_state"}
+
+
+def test_an_upgrade_makes_no_hardware_fault_normal(site: Site) -> None:
+    """The word that follows an upgrade of a thousand nodes takes versions, and not the riser that lost lanes meanwhile."""
+    pass_by(site, lambda w: w.set("*.compute_mode", 3), lambda w: w.set("g5.pcie_max_width", 8), lambda w: w.set("rdma2.port1.rate", 200))
+    told = site.nvhc("baseline", "accept", "--all", code=1)
+    assert "gpu5  compute mode" in told
+    assert "left: gpu5  PCIe width possible: 16 lanes -> 8 lanes. `nvhc baseline accept gpu5` takes that for normal" in told
+    assert "left: rdma:mlx5_2/port1  RDMA rate" in told
+    pass_by(site)
+    assert "PCIE-WIDTH" in codes(site)
+    assert "gpu5  PCIe width possible: 16 lanes -> 8 lanes" in site.nvhc("baseline", "accept", "gpu5")
+
+
+def test_what_is_left_is_told_in_few_lines(site: Site) -> None:
+    with site.edit() as world:
+        world.lose("g4", on_pci=False)
+        world.set("g0.link*.state", "down")
+        world.set("switch1.port*.state", "off")
+        world.set("rdma3.port1.state", "down")
+    told = site.nvhc("baseline", "accept", "--all", code=1).splitlines()
+    left = [line for line in told if line.startswith("left: ")]
+    assert len(left) == 4, left
+    assert any("gpu4 does not answer" in line and "`nvhc gpu forget gpu4`" in line for line in left)
+    assert any("gpu0 (18 links)" in line and "`nvhc baseline accept gpu0 --field nvlink_state`" in line for line in left)
+    assert any("ports)" in line and "--field port_state" in line for line in left)
+    assert any("rdma:mlx5_3/port1  RDMA port state" in line for line in left)
+
+
+def test_a_switch_that_is_gone_is_one_line(site: Site) -> None:
+    with site.edit() as world:
+        world.part("switch1", "absent")
+    (left,) = [line for line in site.nvhc("baseline", "accept", "--all", code=1).splitlines() if line.startswith("left: ")]
+    assert "ports) is gone" in left
+
+
+def test_renamed_rdma_devices_are_accepted_in_one_word(site: Site) -> None:
+    old = [Lesson(1, learned.ITSELF, {f"rdma:old{i}/port1": {"rdma_state": 4, "rdma_rate": 400} for i in range(8)})]
+    with site.ledger() as ledger:
+        kept = learned.normals(ledger.protective().learned)
+        ports = [(name, field) for name, row in kept.items() for field in row if name.startswith("rdma:")]
+        ledger.accept(old[0], ports)
+    pass_by(site)
+    assert "RDMA-NONE" in codes(site)
+    assert "RDMA-DOWN" not in codes(site)
+    told = site.nvhc("baseline", "accept", "--all", code=1)
+    assert told.count("left: ") == 1
+    assert "none of 8 RDMA ports is listed any more" in told
+    pass_by(site)
+    assert "RDMA-NONE" in codes(site), "it is not learned by itself"
+    site.nvhc("baseline", "accept", "rdma")
+    pass_by(site)
+    assert not {"RDMA-NONE", "RDMA-DOWN"} & codes(site)
     assert shown(site, 0).keys() == {drift.SAME}
 
 
@@ -218,7 +287,7 @@ def test_a_link_that_is_down_has_to_be_named(tmp_path: Path) -> None:
     ("words", "said"),
     [
         ((), "say what is to be accepted"),
-        (("gpu1", "--all"), "say what is to be accepted"),
+        (("gpu1", "--all"), "gpu1 and --all are two things"),
         (("gpu77",), "is nothing that this node has"),
         (("rdma:no/port1",), "is nothing that this node has"),
         (("--all", "--field", "gpu_temp"), "gpu_temp is nothing that is learned"),
@@ -240,7 +309,8 @@ def test_nothing_is_accepted_of_an_engine_that_does_not_answer(site: Site) -> No
     with site.edit() as world:
         world.engine("absent")
     assert site.command("baseline", "accept", "--all").returncode == 3
-    assert drift.SAME in shown(site, 0), "what the host tells is compared all the same"
+    assert drift.SAME in shown(site, 3), "what the host tells is compared all the same"
+    assert "the GPUs can not be read now" in site.nvhc("baseline", "show", code=3)
 
 
 def test_rates_by_version(site: Site) -> None:

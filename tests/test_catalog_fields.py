@@ -17,7 +17,7 @@ OLD = {
     *("sram_threshold_exceeded", "ecc_dbe_sram_volatile", "ecc_dbe_sram_aggregate", "memory_unrepairable", "mig_mode"),
     *NVLINK5,
 }
-RETIRED = {"retired_pages_sbe", "retired_pages_dbe", "retired_pages_pending"}
+RETIRED = {"retired_pages_sbe", "retired_pages_dbe", "retired_pages_total", "retired_pages_pending"}
 NVLINK4 = {f"nvlink_{c}{t}" for c in ("crc_flit", "crc_data", "replay", "recovery") for t in ("", "_total")} | {"nvlink_throughput"}
 
 
@@ -50,7 +50,7 @@ def test_the_simulated_boards_have_what_their_model_has(preset: str) -> None:
         return
     row = inventory.identity(preset, "n1", 0)
     readings = {**inventory.gpu_readings(kind, row), **inventory.link_readings(kind, "up")}
-    assert set(readings) == {f.name for f in cat.ALL if f.scope in (cat.GPU, cat.LINK)}
+    assert set(readings) == {f.name for f in cat.ALL if f.scope in (cat.GPU, cat.LINK) and not f.sum_of}
     for name, value in readings.items():
         assert cat.exists_on(cat.BY_NAME[name], row.model) or isinstance(value, NoData), name
     blackwell = preset == "hgx-b200-8"
@@ -109,3 +109,17 @@ def test_a_rule_can_not_ask_a_snapshot_for_it(level: str) -> None:
 def test_an_id_that_is_no_reading_of_its_own_names_what_is(number: int, hint: str) -> None:
     with pytest.raises(InputError, match=hint):
         compile_policy(f"rules: {{x: {{finding: NVL-REPLAY, field: {number}, warn: {{value_above: 0}}}}}}", "policy.yaml")
+
+
+def test_every_error_of_a_link_that_has_a_direction_says_which_end_counts_it() -> None:
+    """Wiring asks which end a link's fault is at, rates which traffic its errors came with: both ask here."""
+    from slurm_nvhc.judge import wiring
+
+    ends = {f.name: f.counted_by for f in cat.ALL if f.counted_by and f.scope in (cat.LINK, cat.SWITCH_PORT)}
+    assert set(ends) == wiring.SENT | wiring.RETRAINED | wiring.RECEIVED
+    assert {n for n, end in ends.items() if end == cat.SENDER} == wiring.SENT | wiring.RETRAINED
+    assert {"nvlink_replay", "port_replay", "nvlink5_retry_events"} == wiring.SENT
+    for field in cat.ALL:
+        assert field.counted_by in ("", cat.SENDER, cat.RECEIVER)
+        total = cat.BY_NAME.get(f"{field.name}_total")
+        assert total is None or total.counted_by == field.counted_by, field.name

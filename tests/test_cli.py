@@ -253,6 +253,25 @@ def test_a_node_without_a_ledger(tmp_path: Path):
     assert not (tmp_path / "state").exists()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("status",), ("explain", "node"), ("explain", "8812"), ("rates",), ("baseline", "show"), ("simulate", "--policy")],
+    ids=" ".join,
+)
+def test_a_damaged_ledger_is_told_by_whoever_opens_it_first(tmp_path: Path, words: tuple[str, ...]):
+    site = Site(tmp_path)
+    site.hook("health_check")
+    folder = tmp_path / "state" / "n1"
+    for name in ("ledger.sqlite3-wal", "ledger.sqlite3-shm"):
+        (folder / name).unlink(missing_ok=True)
+    (folder / "ledger.sqlite3").write_text("garbage\n")
+    done = site.command(*words, *([str(site.config)] if words[0] == "simulate" else []))
+    line = done.stderr.splitlines()[0]
+    (aside,) = [p.name for p in folder.iterdir() if ".corrupt-" in p.name]
+    assert (done.returncode, str(folder) in line, f"set aside as {aside}" in line) == (3, True, True)
+    assert site.command("status").stderr == "", "once"
+
+
 def test_excluded_gpus_are_listed_and_released(tmp_path: Path):
     site = Site(tmp_path, policy={"rules": {"nvl_storm": {"mode": "enforce"}}, "narrow": {"enabled": True}})
     site.slurm()

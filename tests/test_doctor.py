@@ -8,6 +8,7 @@ from typing import Any
 import build
 import pytest
 
+from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.doctor.examine import examine, verdict
 from slurm_nvhc.doctor.facts import (
     BindingsPlace,
@@ -272,6 +273,8 @@ FINE: list[tuple[dict[str, Any], str, str]] = [
     ({"snapshot": snap(build.gpu(0, row_remap_failure=NoData("not_supported")), build.gpu(1, row_remap_failure=NoData("not_supported")))},
      "gpus.needed", "do not apply here: remap"),
     ({"policy__policy": policy_with(build.rule("x", "ecc_mode", mode="observe"))}, "gpus.needed", "has its readings"),
+    ({"policy__policy": policy_with(build.rule("x", "rdma_state"))}, "gpus.needed", "has its readings"),
+    ({}, "gpus.fields", f"of {sum(f.scope in ('gpu', 'link') and f.live for f in cat.ALL)} fields read"),
     ({"policy__policy": policy_with(build.rule("x", "ecc_mode", "nvlink_replay"))}, "gpus.needed", "has its readings"),
     ({"snapshot": snap(build.gpu(0, links=0), build.gpu(1, links=0)), "policy__policy": policy_with(expect=pol.Expect())},
      "gpus.links", "no NVLink"),

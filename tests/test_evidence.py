@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 from site_ import Site
 
 from slurm_nvhc.compare import since
-from slurm_nvhc.judge import chance
+from slurm_nvhc.judge import chance, evidence
+from slurm_nvhc.judge import rules as judge_rules
 from slurm_nvhc.judge.evidence import TEST_S
 from slurm_nvhc.judge.memory import open_names
 from slurm_nvhc.model import settled
 from slurm_nvhc.model.look import Look
+from slurm_nvhc.model.reading import BLANK, NOT_SUPPORTED, NoData
 from slurm_nvhc.model.snapshot import LOST, GpuState, Snapshot
 from slurm_nvhc.policy.compiled import Cusum, FalseAlarms, Level, Policy
 
@@ -190,7 +192,77 @@ def test_two_looks_of_one_run_are_one() -> None:
     assert (entry["errors"], entry["looks"]) == (42, 1)
 
 
+def test_looks_within_a_minute_of_the_one_that_saw_a_burst_may_see_the_rest_of_it() -> None:
+    """An epilog and the prolog of the next job, seconds apart: runs of their own, and one burst."""
+    node = Node()
+    node.hook()
+    before = node.snapshot()
+    node.wait(1, 6)
+    node.hook("epilog", gpus=(1,), before=before)
+    (held,) = node.memory["evidence"].values()
+    for _ in range(3):
+        node.wait(15 / HOUR, 6)
+        node.hook("prolog", gpus=(1,))
+    (entry,) = node.memory["evidence"].values()
+    assert (entry["looks"], entry["errors"]) == (1, 24)
+    assert entry["sum"] < held["sum"] + 0.03  # 45 s of the faulty rate
+    node.wait(16 / HOUR, 6)  # 61 s after the burst
+    node.hook()
+    (entry,) = node.memory["evidence"].values()
+    assert entry["looks"] == 2
+
+
+def test_evidence_of_a_version_that_knew_no_bursts_goes_on() -> None:
+    node = burned()
+    (key,) = node.memory["evidence"]
+    entry = {name: value for name, value in node.memory["evidence"][key].items() if name not in ("burst_ns", "read_ns")}
+    node.memory = {**node.memory, "evidence": {key: entry}}
+    node.wait(0.1, 1)
+    assert [f.evidence.amount for f in node.hook()] == [4.0]
+
+
 # What is no evidence
+
+
+@pytest.mark.parametrize("kind", [NOT_SUPPORTED, BLANK])
+def test_evidence_about_a_counter_that_is_gone_convicts_for_a_day_and_is_told_again_when_it_comes_back(kind: str) -> None:
+    """A driver update, MIG: nothing would ever lower the sum."""
+    node = burned(errors=40)
+    gone = with_link(gpu(1, links=1), 0, nvlink_recovery=NoData(kind))
+    told = []
+    for _ in range(3):
+        node.wait(11)
+        told.append([f.entity for f in node.look_at(later(node.now, 0, gpu(0), gone)) if f.verdict == "fail"])
+    assert told == [[LINK1], [LINK1], []]
+    assert [f.entity for f in node.look_at(later(node.now, 0, gpu(0), gone), "prolog", (1,)) if f.verdict == "fail"] == []
+    node.wait(0.1)
+    assert [f.entity for f in node.hook()] == [LINK1]
+
+
+def test_a_reset_ends_evidence_of_a_counter_that_has_no_data_right_after_it() -> None:
+    node = Node()
+    node.look_at(later(node.now, 0, with_link(with_link(gpu(1), 0, nvlink_recovery=5), 1, nvlink_recovery=0)))
+    for n in (1, 2, 3):
+        node.look_at(later(node.now, 300 * n, with_link(with_link(gpu(1), 0, nvlink_recovery=5), 1, nvlink_recovery=n)))
+    assert node.memory["evidence"]
+    blank = with_link(with_link(gpu(1), 0, nvlink_recovery=0), 1, nvlink_recovery=NoData(BLANK))
+    assert [f for f in node.look_at(later(node.now, 1200, blank)) if f.verdict == "fail"] == []
+    assert node.memory["evidence"] == {}
+
+
+def test_evidence_about_one_link_costs_the_others_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of counters that did not grow only the one with evidence is asked about, by the rules and by the gathering."""
+    node = burned()
+    node.rules = policy(rule("burn", "nvlink_recovery", fail=Level(cusum=RATES), finding="NVL-RECOVERY"))
+    asked: list[str] = []
+    added: list[str] = []
+    plain, add = judge_rules._strongest, evidence.Gathering._add
+    monkeypatch.setattr(judge_rules, "_strongest", lambda *args: (asked.append(args[1]), plain(*args))[1])
+    monkeypatch.setattr(evidence.Gathering, "_add", lambda *args: (added.append(args[-1].entity), add(*args))[1])
+    node.wait(0.1)
+    before, node.now = node.snapshot(), later(node.now, 300)
+    assert [f.entity for f in node.hook(before=before)] == [LINK1]
+    assert (asked, added) == ([LINK1], [LINK1])
 
 
 def test_a_reset_ends_the_evidence_and_what_is_seen_after_it_is_none() -> None:
@@ -263,6 +335,19 @@ def test_a_total_gathers_only_where_the_links_say_nothing() -> None:
     # 18 links: their normal rates together, and one faulty one among them
     assert found[0].evidence.expected == pytest.approx(18 * 0.001 * 0.7)
     assert found[0].message.endswith("0.018/h is normal")
+
+
+def test_a_total_gathers_while_the_counters_of_its_links_stand_still_and_not_what_they_tell() -> None:
+    """NVLink 5: the GPU's total of recoveries grows, the links' own counters need not."""
+    node = Node()
+    for n in range(8):
+        found = node.look_at(later(node.now, n * 360, with_link(gpu(1, links=1, nvlink_recovery_total=n), 0, nvlink_recovery=0)))
+    assert [f.entity for f in found] == [uuid(1)]
+    (before,) = [entry for entry in node.memory["evidence"].values() if entry["place"] == uuid(1)]
+    node.look_at(later(node.now, 8 * 360, with_link(gpu(1, links=1, nvlink_recovery_total=10), 0, nvlink_recovery=3)))
+    (after,) = [entry for entry in node.memory["evidence"].values() if entry["place"] == uuid(1)]
+    assert after["errors"] == before["errors"]
+    assert (after["sum"] < before["sum"], after["seconds"] > before["seconds"]) == (True, True)
 
 
 # Settling

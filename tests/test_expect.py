@@ -14,6 +14,7 @@ from slurm_nvhc.judge import Input, Window
 from slurm_nvhc.judge.judge import judge
 from slurm_nvhc.judge.learn import lesson
 from slurm_nvhc.model import learned
+from slurm_nvhc.model.finding import Evidence, Finding
 from slurm_nvhc.model.learned import Lesson
 from slurm_nvhc.model.protective import Exclusion
 from slurm_nvhc.model.reading import BLANK, NoData
@@ -47,7 +48,7 @@ def inp(snapshot: Snapshot, rules: Policy = DRIFT, hook: str = "health_check", *
 
 
 def taught(snapshot: Snapshot) -> Any:
-    return lesson(inp(snapshot), "ok")
+    return lesson(inp(snapshot), ())
 
 
 def looked(snapshot: Snapshot, table: Any, **more: Any) -> dict[tuple[str, str], str]:
@@ -80,29 +81,77 @@ def test_no_data_teaches_nothing() -> None:
     assert taught(build.snapshot(gpu))[U(0)] == {"ecc_mode": 1}
 
 
+def said(place: str, verdict: str, field: str = "", klass: str = "gpu", **more: Any) -> Finding:
+    evidence = Evidence(field=field, rule="r", learned=more.pop("learned", False))
+    return Finding("SITE-RULE", place, klass, verdict, "", evidence, {}, **{"action": "notify", **more})
+
+
 @pytest.mark.parametrize(
-    ("why", "snapshot", "verdict", "more"),
+    ("why", "snapshot", "findings", "more"),
     [
-        ("a warning", node(), "warn", {}),
-        ("unknown", node(), "unknown", {}),
-        ("just booted", node()._replace(boot_ns=599 * 10**9), "ok", {}),
-        ("driver just loaded", node()._replace(driver_loaded_ns=build.T0 - 60 * 10**9), "ok", {}),
-        ("no listing", node()._replace(gpus=None), "ok", {"known": known(node())}),
-        ("a GPU is missing", node()._replace(gpus={U(0): build.gpu(0)}), "ok", {"known": known(node())}),
-        ("a GPU is lost", node()._replace(gpus={U(0): build.gpu(0, status="lost")}), "ok", {}),
-        ("a GPU is taken from jobs", node(), "ok", {"exclusions": {U(1): Exclusion(U(1), "MEM-SRAM", "", "nvhc", 0)}}),
-        ("a job's hook", node(), "ok", {"hook": "epilog"}),
-        ("switched off", node(), "ok", {"rules": DRIFT._replace(learn=pol.Learn(enabled=False))}),
+        ("the engine hangs", node(), (said("monitor:engine", "unknown", klass="monitor"),), {}),
+        ("just booted", node()._replace(boot_ns=599 * 10**9), (), {}),
+        ("driver just loaded", node()._replace(driver_loaded_ns=build.T0 - 60 * 10**9), (), {}),
+        ("no listing", node()._replace(gpus=None), (), {"known": known(node())}),
+        ("a job's hook", node(), (), {"hook": "epilog"}),
+        ("switched off", node(), (), {"rules": DRIFT._replace(learn=pol.Learn(enabled=False))}),
     ],
 )
-def test_other_looks_teach_nothing(why: str, snapshot: Snapshot, verdict: str, more: Any) -> None:
-    assert lesson(inp(node()), "ok"), "the same node otherwise teaches"
-    assert lesson(inp(snapshot, **more), verdict) == {}
+def test_other_looks_teach_nothing(why: str, snapshot: Snapshot, findings: Any, more: Any) -> None:
+    assert lesson(inp(node()), ()), "the same node otherwise teaches"
+    assert lesson(inp(snapshot, **more), findings) == {}
+
+
+SWITCH, SWITCH_PORT = "switch:0000:c1:00.0", "switch:0000:c1:00.0/port5"
+
+
+@pytest.mark.parametrize(
+    ("finding", "silent"),
+    [
+        (said(U(1), "fail", mode="observe"), {U(1), f"{U(1)}/link0", f"{U(1)}/link1"}),
+        (said(f"{U(1)}/link0", "warn", action="drain"), {U(1), f"{U(1)}/link0", f"{U(1)}/link1"}),
+        (said(U(1), "warn", "vbios", mode="observe", learned=True), {U(1), f"{U(1)}/link0", f"{U(1)}/link1"}),
+        (said(U(1), "warn", mode="observe"), set()),
+        (said(U(1), "warn", action="note"), set()),
+        (said(U(1), "unknown"), set()),
+        (said("node", "warn"), {"node"}),
+        (said(SWITCH_PORT, "fail"), {SWITCH, SWITCH_PORT}),
+        (said(PORT, "fail"), {PORT}),
+        (said("monitor:slurm", "warn", klass="monitor"), set()),
+    ],
+)
+def test_only_what_is_spoken_against_does_not_teach(finding: Finding, silent: set[str]) -> None:
+    """One lasting warning somewhere must not keep the rest of the node from being learned for ever."""
+    now = node(**{SWITCH: {"switch_state": 1}, SWITCH_PORT: {"port_state": 2}})
+    assert set(taught(now)) - set(lesson(inp(now), (finding,))) == silent
+
+
+def test_a_reading_that_a_rule_is_against_is_not_learned() -> None:
+    found = lesson(inp(node()), (said(U(1), "warn", "ecc_mode", mode="observe"),))
+    assert found[U(1)] == {"vbios": "96.00", "pcie_max_width": 16}
+    assert found[U(0)] == {"vbios": "96.00", "pcie_max_width": 16, "ecc_mode": 1}
+
+
+def test_a_gpu_that_is_lost_or_taken_from_jobs_teaches_nothing_and_the_others_do() -> None:
+    lost = node()._replace(gpus={**node().gpus, U(1): build.gpu(1, status="lost", vbios="96.00")})
+    excluded = {"exclusions": {U(1): Exclusion(U(1), "MEM-SRAM", "", "nvhc", 0)}}
+    for found in (lesson(inp(lost), ()), lesson(inp(node(), **excluded), ())):
+        assert not any(name.startswith(U(1)) for name in found)
+        assert {U(0), U(2), "node", PORT} <= set(found)
+
+
+def test_a_card_unlike_its_siblings_does_not_become_its_own_measure() -> None:
+    table = {n: r for n, r in taught(node()).items() if not n.startswith(U(3))}
+    now = swapped(vbios="90.00")
+    for _ in range(2):
+        findings = judge(inp(now, learned=table), {}).findings
+        assert [f.code for f in findings] == ["CONFIG-DRIFT"]
+        table |= lesson(inp(now, learned=table), findings)
 
 
 def test_what_is_known_is_never_learned_anew() -> None:
     table = {U(0): {"vbios": "95.00"}, "node": NODE}
-    found = lesson(inp(node(), learned=table), "ok")
+    found = lesson(inp(node(), learned=table), ())
     assert "vbios" not in found[U(0)]
     assert "node" not in found
     assert found[U(0)]["ecc_mode"] == 1  # what was not known yet is added
@@ -211,7 +260,7 @@ def test_siblings_that_disagree_or_are_of_another_model_tell_nothing() -> None:
 
 def test_a_new_card_is_learned_by_itself_once_it_is_healthy() -> None:
     table = {n: r for n, r in taught(node()).items() if not n.startswith(U(3))}
-    assert set(lesson(inp(swapped(), learned=table), "ok")) == {U(9), f"{U(9)}/link0", f"{U(9)}/link1"}
+    assert set(lesson(inp(swapped(), learned=table), ())) == {U(9), f"{U(9)}/link0", f"{U(9)}/link1"}
 
 
 # --- lessons as values ------------------------------------------------------------

@@ -79,6 +79,46 @@ def test_an_event_is_found_at_its_minute_and_not_elsewhere(story: Site) -> None:
     assert "grew      nothing" in other
 
 
+def test_growth_that_ends_at_the_minute_asked_for_is_around_it(story: Site) -> None:
+    assert "08:09-08:10Z  gpu3 link11: replay +70" in story.nvhc("explain", "8812", "--at", "08:10")
+    assert "replay +70" not in story.nvhc("explain", "8812", "--at", "08:12")
+    assert "replay +70" not in story.nvhc("explain", "8812", "--at", "08:07")
+
+
+def test_an_event_that_health_check_and_epilog_tell_is_listed_once(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.hook("health_check")
+    site.hook("prolog", 7)
+    _advance(site, 5)
+    with site.edit() as world:
+        world.xid("g2", 31)
+    _advance(site, 1)
+    site.hook("health_check")
+    _advance(site, 20)  # long after it: the epilog says when it was logged
+    site.hook("epilog", 7)
+    text = site.nvhc("explain", "7", "--at", "08:05")
+    assert text.count("Xid 31") == 1
+
+
+def test_growth_without_a_finding_has_its_minutes_in_the_first_lines(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.hook("health_check")
+    site.hook("prolog", 7)
+    _advance(site, 5)
+    with site.edit() as world:
+        world.add("g3.link11.replay", 1)
+        world.add("rdma0.port1.rdma_link_downed", 1)
+    _advance(site, 5)
+    site.hook("health_check")
+    _advance(site, 30)
+    site.hook("epilog", 7)
+    text = site.nvhc("explain", "7")
+    assert "touched: suspect" in text
+    assert "when      08:04-08:05Z (within 1 of 40 minutes)  gpu3 link11: replay +1" in text
+    assert "when      08:00-08:10Z (within 10 of 40 minutes)  rdma:mlx5_0/port1: RDMA link downed +1 (by health checks)" in text
+    assert "08:00-08:10Z  rdma:mlx5_0/port1: RDMA link downed +1" in site.nvhc("explain", "7", "--at", "08:03")
+
+
 def test_the_same_for_programs(story: Site) -> None:
     document = story.nvhc_json("explain", "8812", "--at", "08:03")
     assert (document["schema"], document["at"]) == (1, "2026-11-02T08:03:00Z")

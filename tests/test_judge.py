@@ -1,15 +1,21 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from build import DAY_NS, MINUTE_NS, T0, gpu, later, policy, rule, run, snapshot, uuid, verdicts, with_link, xid
+from build import DAY_NS, MINUTE_NS, T0, gpu, job, later, policy, rule, run, snapshot, uuid, verdicts, with_link, xid
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_compare import gpu_readings
 
+from slurm_nvhc.compare import compare
+from slurm_nvhc.judge import Input, Window, judge
+from slurm_nvhc.judge.rules import _dominant
 from slurm_nvhc.model import settled
+from slurm_nvhc.model.finding import Evidence, Finding
 from slurm_nvhc.model.protective import Exclusion
 from slurm_nvhc.model.reading import BLANK, NO_DATA_KINDS, NOT_SUPPORTED, NoData
-from slurm_nvhc.model.snapshot import PciGpu, Trouble
+from slurm_nvhc.model.snapshot import Event, PciGpu, Trouble
 from slurm_nvhc.policy.compiled import Expect, Level, Monitor
 
 REPLAY = rule("replay", "nvlink_replay", "nvlink_replay_total", fail=Level(increase_above=0), finding="NVL-REPLAY")
@@ -247,6 +253,34 @@ def test_gpus_that_left_the_bus_are_lost_even_when_none_is_left():
     assert verdicts(run("health_check", hung, policy(LOST), known=known)) == {("GPU-LOST", uuid(1)): "fail"}
 
 
+def test_a_link_that_is_seen_up_while_it_settles_ends_the_row():
+    """Down, up again after the driver was loaded anew, down once more: once in a row."""
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True, consecutive=2, spacing_s=60, settle_s=300)))
+    base, memory, told = snapshot(gpu(0, links=1)), {}, []
+    looks = ((0, "up", None), (300, "down", None), (400, "up", 390), (800, "down", 390), (900, "down", 390))
+    for n, (at, state, loaded_s) in enumerate(looks):
+        now = later(base, at, with_link(gpu(0), 0, nvlink_state=state))
+        loaded = now._replace(driver_loaded_ns=None if loaded_s is None else T0 + loaded_s * 10**9)
+        found = run("health_check", loaded, rules, base, memory, key=str(n), run_id=str(n))
+        memory = found.memory
+        told.append(found.decision.verdict)
+    assert told == ["ok", "ok", "ok", "ok", "fail"]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(*map(st.sampled_from, (("ok", "warn", "fail"), ("observe", "enforce"), ("e", "g"), ("f", "h")))), max_size=12))
+def test_a_finding_goes_when_a_stronger_one_says_the_same_that_may_act(rows):
+    made = Finding("X", "", "link", "", "", Evidence(), {}, "", "", "")
+    findings = [made._replace(verdict=v, mode=m, entity=e, evidence=Evidence(f, n)) for n, (v, m, e, f) in enumerate(rows)]
+    rank = ("ok", "warn", "fail").index
+
+    def beats(g, f):
+        same = (g.entity, g.evidence.field) == (f.entity, f.evidence.field)
+        return same and rank(g.verdict) > rank(f.verdict) and (g.mode == "enforce" or f.mode == "observe")
+
+    assert _dominant(findings) == tuple(f for f in findings if not any(beats(g, f) for g in findings))
+
+
 def test_a_disabled_link_went_down_only_if_it_was_up():
     disabled = snapshot(with_link(gpu(0), 1, nvlink_state="disabled"))
     rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True)), expect=Expect(links=2))
@@ -359,9 +393,11 @@ def test_a_sticky_event_is_remembered_until_somebody_settles_it():
     assert rebooted.decision.verdict == "ok"
     reloaded = run("prolog", snapshot(gpu(1), driver_loaded_ns=T0 - 5), policy(STICKY), memory=one.memory, gpus=(1,))
     assert reloaded.decision.verdict == "ok"
-    for reset_ns, verdict in ((T0 - DAY_NS, "ok"), (T0 - 2 * DAY_NS, "fail")):
+    for reset_ns, verdict in ((T0 - DAY_NS, "ok"), (T0 - 2 * DAY_NS, "warn")):  # warn: came first, or came of it?
         got = run("prolog", snapshot(gpu(1)), policy(STICKY), memory=one.memory, gpus=(1,), reset_since={uuid(1): reset_ns})
         assert got.decision.verdict == verdict
+    other = run("prolog", snapshot(gpu(1)), policy(STICKY), memory=one.memory, gpus=(1,), reset_since={uuid(2): T0})
+    assert other.decision.verdict == "fail"
 
 
 def test_many_occurrences_are_one_open_row_and_one_finding():
@@ -451,17 +487,37 @@ def test_twice_in_a_day_counts_each_event_once():
     assert run("health_check", next_week, policy(twice), now, memory=again.memory).decision.verdict == "warn"
 
 
+def test_lines_of_one_incident_are_one_occurrence():
+    twice = rule("contained", kind="event", warn=Level(xid=(94,)), fail=Level(xid=(94,), hits=2, within_s=86400.0), finding="XID-CONTAINED")
+    before = snapshot(gpu(1))
+    lines = tuple(xid(94, 1, T0 + n * 10**9, f"boot-1:{n}") for n in (1, 1, 2, 9))
+    one = run("health_check", later(before, 5, events=lines[:3]), policy(twice), before, run_id="a")
+    same = run("health_check", later(before, 60, events=lines[3:]), policy(twice), later(before, 5), one.memory, run_id="b")
+    assert (one.decision.verdict, same.decision.verdict) == ("warn", "warn")
+    another = later(before, 120, events=(xid(94, 1, T0 + 80 * 10**9, "boot-1:80"),))
+    assert run("health_check", another, policy(twice), later(before, 60), same.memory, run_id="c").decision.verdict == "fail"
+
+
+def test_a_health_check_that_sees_an_event_first_does_not_hide_whose_it_was():
+    users = rule("users", kind="event", warn=Level(xid=(13,), users=2, within_s=604800.0), finding="XID-APP", action="note")
+    memory: Any = {}
+    for n, uid in enumerate((1000, 1001)):
+        before = later(snapshot(gpu(1)), 3600 * n)
+        now = later(before, 60, events=(xid(13, 1, before.wall_ns + 5),))
+        memory = run("health_check", now, policy(users), before, memory).memory
+        the_job, mapping = job(1, job_id=str(n), uid=uid)
+        window = Window("job", str(n), before.wall_ns, now.wall_ns, 60, "job")
+        got = judge(Input("epilog", now, before, compare(before, now), window, policy(users), the_job, mapping), memory)
+        memory = got.memory
+    assert got.decision.verdict == "warn"
+
+
 def test_the_same_gpu_under_several_users():
     users = rule("users", kind="event", warn=Level(xid=(13,), users=3, within_s=604800.0), finding="XID-APP", action="note")
     memory, seen = {}, []
     for n, uid in enumerate([1000, 1000, 1001, 1002]):
         before = later(snapshot(gpu(1)), 3600 * n)
         now = later(before, 60, events=(xid(13, 1, before.wall_ns + 5),))
-        from build import job
-
-        from slurm_nvhc.compare import compare
-        from slurm_nvhc.judge import Input, Window, judge
-
         the_job, mapping = job(1, job_id=str(n), uid=uid)
         window = Window("job", str(n), before.wall_ns, now.wall_ns, 60, "job")
         got = judge(Input("epilog", now, before, compare(before, now), window, policy(users), the_job, mapping), memory)
@@ -702,3 +758,80 @@ def test_only_when_another_reading_is_known_to_be_so():
     for processes, codes in ((0, ["SITE-RULE"]), (3, []), (NoData("not_permitted"), [])):
         got = run("health_check", snapshot(gpu(0, fb_used=40000, gpu_processes=processes)), policy(held))
         assert [f.code for f in got.findings if f.verdict == "warn"] == codes
+
+
+def test_growth_over_a_window_that_began_before_links_had_settled_is_a_warning_and_no_hit():
+    once = policy(rule("failed", "nvlink_replay", fail=Level(increase_at_least=1, settle_s=600)))
+    again = policy(rule("failed", "nvlink_replay", fail=Level(increase_at_least=1, hits=2, of_last=5, settle_s=600)))
+    for began_s, verdict in ((40, "warn"), (500, "warn"), (700, "fail")):  # since boot
+        before = snapshot(with_link(gpu(0), 1, nvlink_replay=3), uptime_s=began_s)
+        now = later(before, 7200, with_link(gpu(0), 1, nvlink_replay=4))
+        got = run("epilog", now, once, before, gpus=(0,))
+        assert got.decision.verdict == verdict, began_s
+        assert [f.evidence.text.startswith("links may have been training") for f in got.findings] == [verdict == "warn"]
+        first = run("epilog", now, again, before, gpus=(0,))
+        calm = later(before, 86400, with_link(gpu(0), 1, nvlink_replay=4))
+        second = run("epilog", later(calm, 60, with_link(gpu(0), 1, nvlink_replay=5)), again, calm, first.memory, gpus=(0,), key="w2")
+        assert second.decision.verdict == ("fail" if verdict == "fail" else "ok"), began_s
+
+
+def test_a_level_that_is_held_back_does_not_hide_one_that_fails():
+    rules = policy(rule("x", "nvlink_replay", fail=(Level(increase_at_least=1, settle_s=600), Level(increase_at_least=9))))
+    before = snapshot(with_link(gpu(0), 1, nvlink_replay=3), uptime_s=40)
+    for errors, verdict in ((4, "warn"), (12, "fail")):
+        now = later(before, 60, with_link(gpu(0), 1, nvlink_replay=errors))
+        assert run("health_check", now, rules, before).decision.verdict == verdict
+
+
+def test_settle_time_after_the_reset_of_the_same_gpu():
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True, settle_s=300)), expect=Expect(links=2))
+    bad = snapshot(with_link(gpu(0), 1, nvlink_state="down"))
+    one = run("health_check", bad, rules, reset_since={uuid(0): T0 - MINUTE_NS})
+    assert one.decision.verdict == "ok"
+    for seconds, verdict in ((290, "ok"), (310, "fail")):
+        assert run("health_check", later(bad, seconds), rules, memory=one.memory).decision.verdict == verdict
+    assert run("health_check", bad, rules, reset_since={uuid(1): T0 - MINUTE_NS}).decision.verdict == "fail"
+    rebooted = later(bad, 290, boot_id="boot-2")
+    assert run("health_check", rebooted, rules, memory=one.memory).decision.verdict == "fail", "another boot has its own settle"
+
+
+def test_a_reset_that_the_drivers_load_explains_counts_from_that_load():
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True, settle_s=300)), expect=Expect(links=2))
+    loaded = snapshot(with_link(gpu(0), 1, nvlink_state="down"), driver_loaded_ns=T0 - 400 * 10**9)
+    assert run("health_check", loaded, rules, reset_since={uuid(0): T0 - 900 * 10**9}).decision.verdict == "fail"
+    dead = loaded._replace(events=(xid(79, 0, T0 - 60 * 10**9),))
+    got = run("health_check", dead, policy(STICKY), reset_since={uuid(0): T0 - 900 * 10**9})
+    assert got.decision.verdict == "fail", "logged after the load: it can not have come of it"
+
+
+def test_an_event_that_may_have_come_of_a_reset_is_told_once_by_whoever_may_tell_it():
+    both = later(snapshot(gpu(1)), 60, events=(xid(79, 1, T0 + 9),))
+    reset = {"reset_since": {uuid(1): T0}}
+    one = run("prolog", both, policy(STICKY), gpus=(0,), run_id="prolog:1", **reset)
+    assert one.findings == (), "a warning about another job's GPU is not this job's"
+    two = run("health_check", later(snapshot(gpu(1)), 70), policy(STICKY), memory=one.memory, run_id="check:1")
+    assert verdicts(two) == {("XID-FATAL", uuid(1)): "warn"}
+    assert "in the same time the GPU was reset" in two.findings[0].message
+    same_run = run("health_check", later(snapshot(gpu(1)), 72), policy(STICKY), memory=two.memory, run_id="check:1")
+    assert verdicts(same_run) == {("XID-FATAL", uuid(1)): "warn"}
+    assert run("health_check", later(snapshot(gpu(1)), 90), policy(STICKY), memory=two.memory, run_id="check:2").findings == ()
+    reread = run("prolog", later(both, 90), policy(STICKY), memory=two.memory, gpus=(1,), run_id="prolog:2")
+    assert reread.findings == ()
+
+
+def test_a_gpu_that_does_not_answer_speaks_against_the_reset_of_all():
+    sxid = Event("sxid", 20034, T0 - MINUTE_NS, "0000:c1:00.0", "SXid 20034", "kernel", "b:1", fatal=True)
+    rules = policy(rule("s", kind="event", fail=Level(sxid=(), fatal=True), sticky=True, finding="SXID-FATAL"))
+    one = run("health_check", snapshot(gpu(0), gpu(1), events=(sxid,)), rules)
+    known = (gpu(0).identity, gpu(1).identity)
+    for gpus, verdict in (((gpu(0), gpu(1)), "ok"), ((gpu(0), gpu(1, status="lost")), "fail"), ((gpu(0),), "fail")):
+        now = later(snapshot(*gpus), 60)
+        got = run("health_check", now, rules, memory=one.memory, reset_since={uuid(0): T0}, known=known)
+        assert max((f.verdict for f in got.findings if f.code == "SXID-FATAL"), default="ok") == verdict, gpus
+
+
+def test_a_damaged_memory_of_resets_is_none():
+    rules = policy(rule("down", "nvlink_state", fail=Level(went_down=True, settle_s=300)), expect=Expect(links=2))
+    bad = snapshot(with_link(gpu(0), 1, nvlink_state="down"))
+    for damaged in ([], ["x", "y", "boot-1"], [T0, None, "boot-1"], 7, None):
+        assert run("health_check", bad, rules, memory={"resets": {uuid(0): damaged}}).decision.verdict == "fail"

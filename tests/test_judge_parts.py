@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from build import gpu, later, policy, rule, run, snapshot, verdicts
+from build import gpu, later, policy, rule, run, snapshot, uuid, verdicts, with_link
 
 from slurm_nvhc.judge.context import Input, Window
+from slurm_nvhc.judge.learn import lesson
 from slurm_nvhc.judge.parts import with_absent
-from slurm_nvhc.model.snapshot import Snapshot
+from slurm_nvhc.model.reading import BLANK, NoData
+from slurm_nvhc.model.snapshot import GpuState, Snapshot
 from slurm_nvhc.policy.compiled import Level
 
 NODE: dict[str, dict[str, Any]] = {"node": {"kernel_release": "6.8"}}
@@ -17,6 +19,8 @@ PORT = {"rdma:mlx5_0/port1": {"rdma_state": 4}, "rdma:mlx5_1/port1": {"rdma_stat
 SWITCHES = {f"switch:0000:c{i}:00.0": {"switch_state": 1} for i in (1, 2)}
 ONE_SWITCH = {"switch:0000:c1:00.0": {"switch_state": 1}}
 DOWN = policy(rule("rdma_down", "rdma_state", fail=Level(value_is=(0, 1))), rule("switch_gone", "switch_state", fail=Level(value_is=(0,))))
+
+WATCH = Window("watch", "w", None, 0, 0.0, "w")
 
 
 def node(**parts: Any) -> Snapshot:
@@ -31,13 +35,15 @@ def absent(now: Snapshot, before: Snapshot | None = None, learned: Any = None) -
 def test_what_was_there_at_the_windows_start_is_missed() -> None:
     before = node(n=NODE, p=PORT, s=SWITCHES)
     assert absent(before, before) == set()
-    assert absent(node(n=NODE, s=SWITCHES), before) == set(PORT)
+    one = {"rdma:mlx5_1/port1": {"rdma_state": 4}}
+    assert absent(node(n=NODE, p=one, s=SWITCHES), before) == {"rdma:mlx5_0/port1"}
     assert absent(node(n=NODE, p=PORT, s=ONE_SWITCH), before) == {"switch:0000:c2:00.0"}
 
 
 def test_what_was_learned_is_missed_without_any_window() -> None:
     learned = {**PORT, **SWITCHES, "GPU-a": {"vbios": "1"}, "node": {"nvidia_driver": "575"}}
-    assert absent(node(n=NODE, s=ONE_SWITCH), None, learned) == {*PORT, "switch:0000:c2:00.0"}
+    one = {"rdma:mlx5_1/port1": {"rdma_state": 4}}
+    assert absent(node(n=NODE, p=one, s=ONE_SWITCH), None, learned) == {"rdma:mlx5_0/port1", "switch:0000:c2:00.0"}
 
 
 @pytest.mark.parametrize(
@@ -53,9 +59,57 @@ def test_silence_is_no_absence(now: Snapshot, why: str) -> None:
     assert absent(now, before, {**PORT, **SWITCHES}) == set(), why
 
 
-def test_all_rdma_ports_may_be_gone_at_once() -> None:
-    """An unloaded driver of theirs leaves the folder empty; the kernel says so itself."""
-    assert absent(node(n=NODE), node(n=NODE, p=PORT)) == set(PORT)
+RENAMED = {"rdma:ibs0/port1": {"rdma_state": 4}, "rdma:ibs1/port1": {"rdma_state": 4}}
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "says"),
+    [
+        (node(n=NODE), node(n=NODE, p=PORT), "is the driver of the adapters loaded?"),
+        (node(n=NODE), node(n=NODE), "is the driver of the adapters loaded?"),
+        (node(n=NODE, p=RENAMED), node(n=NODE, p=PORT), "2 under other names"),
+        (node(n=NODE, p=RENAMED), node(n=NODE, p=RENAMED), "2 under other names"),
+    ],
+    ids=["driver unloaded", "and still", "renamed", "and still so"],
+)
+def test_all_rdma_ports_gone_at_once_are_one_word_and_no_faults(now: Snapshot, before: Snapshot, says: str) -> None:
+    """Ports go by the name of their device: a rename makes all of them absent."""
+    assert absent(now, before, PORT) == set()
+    (found,) = run("health_check", now, DOWN, before, learned=PORT).findings
+    assert (found.code, found.entity, found.verdict, found.action) == ("RDMA-NONE", "node", "warn", "none")
+    assert says in found.message
+    assert run("epilog", now, DOWN, before, learned=PORT, gpus=(0,)).findings == (), "told by health checks only"
+    assert not any(name.startswith("rdma:") for name in lesson(Input("health_check", now, before, (), WATCH, DOWN, learned=PORT), ()))
+
+
+def test_the_only_port_in_use_is_missed_beside_others_that_never_were() -> None:
+    spare = {"rdma:mlx5_9/port1": {"rdma_state": 1}}
+    one = {"rdma:mlx5_0/port1": {"rdma_state": 4}}
+    now = node(n=NODE, p=spare)
+    assert absent(now, node(n=NODE, p={**one, **spare}), one) == set(one)
+    assert absent(now, now, one) == set(one)
+
+
+@pytest.mark.parametrize(
+    ("state", "counts"),
+    [
+        (gpu(0), True),
+        (with_link(gpu(0), 1, nvlink_state="down"), True),
+        (with_link(gpu(0), 1, nvlink_state="disabled"), False),
+        (gpu(0, status="lost"), False),
+        (gpu(1), False),
+        (gpu(0)._replace(identity=gpu(0).identity._replace(mig=True)), False),
+    ],
+    ids=["in use", "down", "disabled", "lost", "not listed", "MIG"],
+)
+def test_a_port_whose_link_is_not_in_use_does_not_count(state: GpuState, counts: bool) -> None:
+    place = "switch:0000:c1:00.0/port5"
+    rules = policy(rule("port", "port_state", fail=Level(not_as_learned=True)))
+    up = snapshot(gpu(0), parts={**ONE_SWITCH, place: {"port_state": 2, "port_remote": f"{uuid(0)}/link1"}})
+    for readings in ({"port_state": 1, "port_remote": f"{uuid(0)}/link1"}, {"port_state": 1, "port_remote": NoData(BLANK)}):
+        now = later(up, 60.0, state, parts={**ONE_SWITCH, place: readings})
+        found = verdicts(run("health_check", now, rules, up, learned={place: {"port_state": 2}}))
+        assert (("SITE-RULE", place) in found) is counts
 
 
 def test_ports_of_a_switch_that_is_gone_are_not_judged_beside_it() -> None:

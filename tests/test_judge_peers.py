@@ -10,7 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_nvhc.errors import InputError
+from slurm_nvhc.judge import Input, Window, peers
 from slurm_nvhc.judge.peers import Standing, stands_out
+from slurm_nvhc.model import series
 from slurm_nvhc.model.history import History, Sample
 from slurm_nvhc.model.reading import BLANK, NoData
 from slurm_nvhc.model.snapshot import Trouble
@@ -90,6 +92,39 @@ def test_only_the_time_counts_in_which_the_gpu_worked() -> None:
     """Idle clocks before and after the work are no slowness: this one's data came late."""
     late = {"gpu_util": row((0, 0), (10, 100), (55, 0)), "sm_clock": row((0, 345), (10, 1980), (55, 345))}
     assert odd(judged(history(g3=late))) == set()
+
+
+def test_samples_are_gone_through_once_however_often_the_gpu_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[int] = []
+    plain = series.steps
+
+    def steps(samples: Any, start_ns: int, end_ns: int) -> Any:
+        passes.append(len(samples))
+        return plain(samples, start_ns, end_ns)
+
+    def made(pauses: int) -> int:
+        passes.clear()
+        load = row(*((n / 4, 100 if n % 2 else 0) for n in range(2 * pauses)))
+        clocks = row(*((n / 4 + 0.1, 1980 if n % 2 else 345) for n in range(2 * pauses)))
+        monkeypatch.setattr(peers.series, "steps", steps)
+        judged(History(True, {uuid(n): busy(clocks, gpu_util=load) for n in ALL}))
+        return sum(1 for length in passes if length == 2 * pauses)
+
+    assert made(40) == made(100)
+
+
+def test_a_sample_counts_for_what_of_it_lies_in_spans_of_work() -> None:
+    """One long sample over two spans of work, and a short one within the second."""
+    clocks = row((0, 1980), (41, 1000))
+    load = row((0, 100), (10, 0), (30, 100), (59, 0))
+    samples = History(True, {uuid(n): busy(clocks, gpu_util=load) for n in ALL})
+    window = Window("job", "k", T0, T0 + 60 * MINUTE_NS, HOUR_S, "")
+    inp = Input("epilog", later(snapshot(gpu(0)), HOUR_S), None, (), window, policy(), history=samples)
+    work = peers._work(inp, uuid(0))
+    assert [((a - T0) // MINUTE_NS, (b - T0) // MINUTE_NS) for a, b in work.times] == [(0, 10), (30, 59)]
+    assert peers._over_work(inp, uuid(0), "sm_clock", work) == 1980  # 21 of 39 minutes
+    fewer = work._replace(times=((T0, T0 + 4 * MINUTE_NS), work.times[1]))
+    assert peers._over_work(inp, uuid(0), "sm_clock", fewer) == 1000  # 15 of 33 minutes
 
 
 def test_gpus_that_the_job_left_idle_are_no_siblings() -> None:

@@ -11,6 +11,9 @@ from slurm_nvhc.catalog import effects
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import findings as codes
 from slurm_nvhc.judge.when import MOST_MOMENTS
+from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.earlier import Earlier
+from slurm_nvhc.model.finding import Evidence, Finding
 from slurm_nvhc.model.history import History, Sample
 from slurm_nvhc.model.reading import BLANK, NoData
 from slurm_nvhc.model.snapshot import GpuState
@@ -190,7 +193,144 @@ def test_every_finding_that_a_rule_can_make_has_an_effect() -> None:
     assert {*effects.OF_CODE.values(), *effects.OF_FIELD.values()} <= set(effects.ORDER)
 
 
+# What other runs found in the job's time
+
+REMAP = policy(rule("remap", "row_remap_failure", fail=Level(value_is=(1,)), finding="MEM-REMAP-FAILED"))
+
+
+def found(code: str, place: str, verdict: str, absolute: bool = True, **evidence: Any) -> Finding:
+    return Finding(code, place, "gpu", verdict, "so it was", Evidence(**evidence), {}, absolute=absolute)
+
+
+def look(minute: float, *findings: Finding, since: float | None = None, hook: str = "health_check", **more: Any) -> Earlier:
+    begin = minute if since is None else since
+    return Earlier(hook, T0 + int(begin * 60 * S), T0 + int(minute * 60 * S), findings, **more)
+
+
+@pytest.mark.parametrize(
+    ("verdict", "n", "touches"),
+    [("fail", 3, "hit"), ("warn", 3, "suspect"), ("unknown", 3, "clean"), ("ok", 3, "clean"), ("fail", 6, "clean")],
+)
+def test_a_state_that_came_and_went_is_known_from_the_look_that_saw_it(verdict: str, n: int, touches: str) -> None:
+    down = found("NVL-DOWN", f"{uuid(n)}/link1", verdict, field="nvlink_state", after="down")
+    told = ended(node(), earlier=(look(10, down, since=5), look(15, down, since=10))).touched
+    assert told.verdict == touches
+    if touches != "clean":
+        ((begin, end, what),) = told.minutes
+        assert (begin, end) == (T0 + 600 * S, T0 + 900 * S)
+        assert what.startswith("gpu3 link1: an NVLink is down")
+
+
+def test_a_part_of_the_node_that_came_back_touched_the_job_and_trouble_of_our_own_did_not() -> None:
+    gone = found("RDMA-DOWN", "rdma:mlx5_0/port1", "warn", field="rdma_state", after=1)
+    assert ended(node(), earlier=(look(10, gone),)).touched.verdict == "suspect"
+    ours = found("MON-ENGINE-HUNG", "monitor:engine", "fail")._replace(klass="monitor")
+    assert ended(node(), earlier=(look(10, ours),)).touched.verdict == "clean"
+
+
+def test_a_storm_that_only_a_look_could_see_is_a_hit_and_told_once() -> None:
+    storm = found("NVL-STORM", f"{uuid(3)}/link1", "fail", False, field="nvlink_replay", amount=1000.0)
+    grown = Change(f"{uuid(3)}/link1", "nvlink_replay", 0, 1000, "exact", 1000.0, 300.0)
+    told = ended(node(replays(3, 1000)), earlier=(look(10, storm, since=5, changes=(grown,)),)).touched
+    assert told.verdict == "hit"
+    assert told.why.count("gpu3") == 1
+    assert told.minutes == ((T0 + 300 * S, T0 + 600 * S, "gpu3 link1: replay +1000 (by health checks)"),)
+
+
+def test_what_a_look_counted_before_the_job_began_is_not_the_jobs() -> None:
+    storm = found("NVL-STORM", f"{uuid(3)}/link1", "fail", False, field="nvlink_replay", amount=1000.0)
+    assert ended(node(), earlier=(look(3, storm, since=-2),)).touched.verdict == "clean"
+    # Some of it came in the job, how much of it at that rate is not known.
+    assert ended(node(replays(3, 9)), earlier=(look(3, storm, since=-2),)).touched.verdict == "suspect"
+
+
+@pytest.mark.parametrize(("sticky", "verdict", "touches"), [(True, "fail", "suspect"), (True, "warn", "clean"), (False, "fail", "clean")])
+def test_an_xid_that_stood_before_the_job_is_a_suspicion(sticky: bool, verdict: str, touches: str) -> None:
+    old = found("XID-NVLINK", uuid(1), verdict, sticky, field="xid", after=74, amount=1.0, at_ns=T0 - 300 * S)
+    told = ended(node(), earlier=(look(10, old),)).touched
+    assert told.verdict == touches
+    assert touches == "clean" or "as before the job began" in told.why
+    new = old._replace(evidence=old.evidence._replace(at_ns=T0 + 300 * S))
+    assert ended(node(), earlier=(look(10, new),)).touched.verdict == "hit"
+
+
+def test_what_the_jobs_own_prolog_found_stood_there_before() -> None:
+    gone = found("SWITCH-LOST", "switch:0000:c1:00.0", "fail", field="switch_state", after=0)
+    told = ended(node(), earlier=(look(0, gone, hook="prolog"),)).touched
+    assert (told.verdict, told.minutes) == ("suspect", ())
+    # A switch that is not there has no reading at the job's start: the prolog says that it was gone by then.
+    rules = policy(rule("gone", "switch_state", fail=Level(value_is=(0,)), finding="SWITCH-LOST"))
+    before = snapshot(*node(), parts={"node": {}})
+    now = later(before, 2400.0, parts={"node": {}, "switch:0000:c1:00.0": {"switch_state": 0}})
+    assert run("epilog", now, rules, before, gpus=JOB).touched.verdict == "hit"
+    assert run("epilog", now, rules, before, gpus=JOB, earlier=(look(0, gone, hook="prolog"),)).touched.verdict == "suspect"
+
+
+def test_a_rule_that_warns_makes_lost_data_no_less() -> None:
+    rules = policy(rule("dbe", "ecc_dbe_volatile", warn=Level(increase_above=0.0), finding="MEM-UNCORRECTABLE"))
+    start = node(gpu(1, ecc_dbe_volatile=0))
+    assert ended(node(gpu(1, ecc_dbe_volatile=1)), rules, start=start).touched.verdict == "hit"
+    xids = policy(rule("xid", kind="event", warn=Level(xid=(94,)), finding="XID-CONTAINED"))
+    assert ended(node(), xids, events=(xid(94, 2, T0 + 600 * S),)).touched.verdict == "hit"
+
+
+def test_the_same_xid_of_look_and_epilog_is_one() -> None:
+    rules = policy(rule("xid", kind="event", fail=Level(xid=(79,)), finding="XID-FATAL"))
+    at = T0 + 600 * S
+    seen = found("XID-FATAL", uuid(2), "fail", False, field="xid", after=79, amount=1.0, at_ns=at + 2 * S)
+    told = ended(node(), rules, events=(xid(79, 2, at),), earlier=(look(15, seen, since=10),)).touched
+    assert told.why.count("gpu2") == len(told.minutes) == 1
+
+
+# Healthy hardware counts these all the time (catalog/effects.py says why), or they count what another one counts.
+ORDINARY = {
+    "pcie_replay", "pcie_correctable_errors", "nvlink5_tx_packets", "nvlink5_rx_packets", "nvlink5_rx_remote_errors",
+    "nvlink5_rx_general_errors", "nvlink5_tx_discards", "nvlink5_recovery_events", "nvlink5_symbol_errors", "nvlink5_link_phy_recovery",
+    "nvlink5_code_errors", "nvlink5_retry_events", "rdma_symbol_errors", "rdma_rcv_remote_physical_errors", "rdma_xmit_discards",
+    "rdma_packet_seq_errors", "rdma_ack_timeouts",
+}  # fmt: skip
+
+
+def test_every_counter_of_an_error_has_an_effect_or_is_ordinary() -> None:
+    scopes = (cat.GPU, cat.LINK, cat.SWITCH_PORT, cat.RDMA)
+    counters = {f.name for f in cat.ALL if f.kind == cat.COUNTER and f.scope in scopes and f.unit not in ("ns", "bytes")}
+    assert counters - set(effects.OF_FIELD) == ORDINARY
+
+
+@pytest.mark.parametrize(
+    ("place", "field", "verdict", "effect"),
+    [
+        ("rdma:mlx5_0/port1", "rdma_link_downed", "suspect", effects.BROKEN),
+        ("switch:0000:c1:00.0/port5", "port_replay", "suspect", effects.RESENT),
+        ("switch:0000:c1:00.0/port5", "port_fatal", "hit", effects.LOST),
+    ],
+)
+def test_counters_of_parts_touch_the_job(place: str, field: str, verdict: str, effect: str) -> None:
+    before = snapshot(*node(), parts={place: {field: 0}})
+    told = run("epilog", later(before, 2400.0, parts={place: {field: 1}}), policy(), before, gpus=JOB).touched
+    assert told.verdict == verdict
+    assert place in told.why
+    assert effect in told.why
+
+
 # In which minutes
+
+
+def test_growth_without_a_rule_has_its_minutes_too() -> None:
+    told = ended(node(replays(3, 2)), history=totals(3, (10, 0), (600, 2))).touched
+    assert told.minutes == ((T0 + 570 * S, T0 + 600 * S, "gpu3 link1: replay +2"),)
+
+
+def test_looks_give_the_minutes_that_no_samples_give() -> None:
+    def grown(amount: int) -> Change:
+        return Change(f"{uuid(3)}/link1", "nvlink_replay", 0, amount, "exact", float(amount), 300.0)
+
+    first, second = look(3, since=-2, changes=(grown(7),)), look(8, since=3, changes=(grown(2),))
+    # All of the growth lies in the second look: what the first one counted was before the job.
+    (only,) = ended(node(replays(3, 2)), earlier=(first, second)).touched.minutes
+    assert only == (T0 + 180 * S, T0 + 480 * S, "gpu3 link1: replay +2 (by health checks)")
+    (both,) = ended(node(replays(3, 5)), earlier=(first, second)).touched.minutes
+    assert both[:2] == (T0, T0 + 480 * S)
 
 
 def totals(n: int, *pairs: tuple[float, Any]) -> History:

@@ -153,8 +153,10 @@ def test_rules_over_events_and_presence() -> None:
         ("{field: 150, fail: {value_above: 90, only_when: {}}}", "names nothing (e.g. only_when: {gpu_processes: 0})"),
         ("{field: 150, fail: {value_above: 90, only_when: {switch_temp: 40}}}", "switch_temp belongs to a switch"),
         ("{field: 150, fail: {only_when: {gpu_processes: 0}}}", "asks nothing"),
-        ("{field: switch_temp, fail: {value_above: 90, only_when: {gpu_processes: 0}}}", "only_when looks at the readings of a GPU"),
-        ("{fail: {xid: 79, only_when: {gpu_processes: 0}}}", "only_when looks at the readings of a GPU"),
+        ("{field: switch_temp, fail: {value_above: 90, only_when: {gpu_processes: 0}}}", "only_when looks at the same part's own readings"),
+        ("{field: switch_temp, fail: {value_above: 90, unless: {port_state: off}}}", "port_state belongs to a switch_port"),
+        ("{field: pcie_replay, fail: {increase_at_least: 1, unless: {rdma_state: 4}}}", "unless looks at the GPU's own readings"),
+        ("{fail: {xid: 79, only_when: {gpu_processes: 0}}}", "only_when looks at readings"),
         ("{field: 429, fail: {increase_above: -1}}", "must not be negative"),
         ("{field: 429, fail: {increase_at_least: 0}}", "it would always hold"),
         ("{field: 429, fail: {rate_above: 8}}", "the rate 8 has no unit (write 8/s, 8/min or 8/h)"),
@@ -357,3 +359,21 @@ def test_whatever_compiles_can_be_used_and_all_else_is_an_input_error(tree: Any)
         policy(yaml.safe_dump(tree), "n1", "r")
     except InputError:
         pass
+
+
+def test_a_model_has_one_policy_however_often_it_is_asked_for():
+    """Judge keeps what it knows of a level by the level: a month judged again must not make a million of them."""
+    policy = compiled.resolve(compile_policy(None, "packaged"))
+    assert policy.for_model("NVIDIA H200") is policy.for_model("NVIDIA H200")
+    assert policy.for_model("NVIDIA H200") is not policy.for_model("NVIDIA B200")
+    other = policy._replace(by_model=())
+    assert other.for_model("NVIDIA H200") is other
+
+
+def test_the_policies_of_models_are_kept_for_so_many_policies_only():
+    policy = compiled.resolve(compile_policy(None, "packaged"))
+    for n in range(2 * compiled.MOST_POLICIES):
+        other = policy._replace(hash=str(n))
+        assert other.for_model("no such model") is other
+    assert len(compiled._of_models) == compiled.MOST_POLICIES
+    assert policy.for_model("no such model") is policy

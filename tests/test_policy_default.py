@@ -76,9 +76,9 @@ def test_thresholds_of_the_table() -> None:
     for name in ("nvl_replay", "nvl_recovery"):
         assert RULES[name].warn == (Level(poisson=an_error_in_six_weeks), Level(increase_at_least=3.0))
         assert RULES[name].fail == (repeated, slow_burn)
-    assert RULES["nvl_crc"].warn == (Level(poisson=Poisson(0.2, ber=1e-12, own_per_s=100.0)),)
-    assert RULES["nvl_storm"].fail == (Level(rate_at_least=100 / 60, increase_at_least=100.0),)
-    assert RULES["nvl_crc"].fail == (Level(rate_at_least=100.0, min_window_s=60.0),)
+    assert RULES["nvl_crc"].warn == (Level(poisson=Poisson(7 / 3600, ber=1e-14, own_per_s=100.0)),)
+    assert RULES["nvl_storm"].fail == (Level(rate_at_least=100 / 60, increase_at_least=100.0, settle_s=600.0),)
+    assert RULES["nvl_crc"].fail == (Level(rate_at_least=100.0, min_window_s=60.0, settle_s=600.0),)
     assert RULES["retired_pages"].fail == (Level(value_at_least=63.0),)
     assert RULES["xid_contained"].fail == (Level(xid=(94,), hits=2, within_s=86400.0),)
     assert RULES["xid_nvlink"].fail == (Level(xid=(74,), unless_peer_xid=(79,)),)
@@ -87,7 +87,8 @@ def test_thresholds_of_the_table() -> None:
         Level(value_at_least=1.0, value_is_not=(3, 4)), Level(value_is=(4,), unless=(("row_remap_pending", (1,)),))
     )  # fmt: skip
     assert RULES["thermal_slowdown"].fail == (Level(share_above=0.1, hits=2, of_last=5),)
-    assert RULES["nvl5_recovery_failed"].fail == (Level(increase_at_least=1.0),)
+    assert RULES["nvl5_recovery_failed"].fail == (Level(increase_at_least=1.0, settle_s=600.0),)
+    assert RULES["nvl5_link_down"].fail == (Level(increase_at_least=1.0, hits=2, of_last=5, settle_s=600.0),)
     assert RULES["nvl5_ber"].fail == (
         Level(value_above=1e-12, hits=3, within_s=1500.0, settle_s=600.0),
         Level(value_above=1e-12, consecutive=3, spacing_s=60.0, settle_s=600.0),
@@ -114,7 +115,7 @@ def test_fatal_and_not_fatal_are_two_rules_where_the_fatal_one_is_sticky() -> No
 
 
 def test_a_count_since_a_reset_fails_only_where_any_count_is_one_too_many() -> None:
-    assert {n for n, r in RULES.items() if r.after_reset == "fail"} == {"nvl_storm", "ecc_uncorrectable"}
+    assert {n for n, r in RULES.items() if r.after_reset == "fail"} == {"ecc_uncorrectable"}
 
 
 def test_application_xids_never_fail() -> None:
@@ -128,7 +129,7 @@ def test_no_rule_reads_a_lifetime_count_as_a_fault_but_the_page_table() -> None:
         for level in (*rule.warn, *rule.fail):
             values = (level.value_above, level.value_at_least, level.value_is, level.value_is_not)
             if any(v is not None for v in values) and rule.name != "retired_pages":
-                assert all(cat.BY_NAME[f].kind != cat.COUNTER for f in rule.fields), rule.name
+                assert all(cat.BY_NAME[f].kind != cat.COUNTER and not cat.BY_NAME[f].sum_of for f in rule.fields), rule.name
 
 
 @pytest.mark.parametrize(
@@ -146,7 +147,14 @@ def test_limits_in_degrees_are_judged_only_where_boards_give_degrees() -> None:
     assert POLICY.for_model("NVIDIA H100 80GB HBM3").rules["gpu_temp"].mode == "off"
 
 
+def test_a_leaf_switch_that_reloads_is_no_fault_of_its_nodes() -> None:
+    (level,) = RULES["rdma_down"].fail
+    assert (level.consecutive - 1) * level.spacing_s >= 15 * 60
+    assert RULES["rdma_slow"].warn == (Level(below_learned=True, only_when=(("rdma_state", (4,)),), settle_s=300.0),)
+
+
 def test_codes_of_faults_have_a_rule() -> None:
     without = {c.code for c in codes.ALL if c.klass != "monitor"} - {r.finding for r in RULES.values()}
     without -= {"NO-BASELINE", "COUNTER-RESET"}  # of the node, and no faults
+    without -= {"RDMA-NONE"}  # what rdma_down can not say of single ports
     assert without == {"GPU-SWAPPED", "GPU-NEW", "GPU-EXCLUDED", "SITE-RULE", "NO-DATA", "DCGM-HEALTH"}

@@ -147,6 +147,21 @@ def test_nvlink_5_counts_bytes_by_direction() -> None:
     assert after(nvlink5_recovery_successful=10**6).evidence.expected == pytest.approx(800)
 
 
+@pytest.mark.parametrize(
+    ("field", "expected"), [("nvlink5_retry_events", 200), ("nvlink5_link_recovery", 200), ("nvlink5_code_errors", 2000)]
+)
+def test_nvlink_5_links_too(field: str, expected: float) -> None:
+    """Of 800 Tbit sent and 8000 Tbit received by four links, a quarter went over each."""
+
+    def node(n: int) -> Any:
+        traffic = {"nvlink5_tx_bytes": 10**6 + n * 10**14, "nvlink5_rx_bytes": 10**6 + n * 10**15}
+        return with_link(gpu(1, links=4, model="NVIDIA B200", **traffic), 0, **{field: n * 10**6})
+
+    before = snapshot(node(0))
+    found = judged(before, later(before, HOUR, node(1)), Level(poisson=Poisson(1.0, ber=1e-12)), field)
+    assert found.evidence.expected == pytest.approx(expected)
+
+
 # The counter's own past
 
 OWN = Poisson(1 / HOUR, own_per_s=100.0)

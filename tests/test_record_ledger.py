@@ -21,6 +21,7 @@ from slurm_nvhc.model.look import Look
 from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
 from slurm_nvhc.model.reading import NoData
 from slurm_nvhc.model.snapshot import GpuIdentity, GpuState
+from slurm_nvhc.record import query
 from slurm_nvhc.record.ledger import Ledger
 from slurm_nvhc.record.run import Run
 
@@ -281,6 +282,23 @@ def test_lists_are_newest_first_and_bounded(ledger: Ledger) -> None:
     assert ledger.last_run("health_check") is None
     assert ledger.snapshot_of(ids[0]) is None
     assert ledger.snapshot_of(10**30) is None
+
+
+def test_of_the_runs_in_a_time_the_worst_are_taken_first(ledger: Ledger, monkeypatch: Any) -> None:
+    def keep(hook: str, at_ns: int, verdict: str) -> None:
+        ledger.record_run(Run(hook=hook, started_ns=at_ns, ended_ns=at_ns, verdict=verdict))
+
+    keep("health_check", T0 - 1, "fail")
+    keep("prolog", T0, "fail")
+    for minute in range(1, 4):
+        keep("health_check", T0 + minute, "ok")
+    keep("health_check", T0 + 4, "warn")
+    keep("health_check", T0 + 5, "ok")
+    keep("health_check", T0 + 6, "fail")
+    within = [run.ended_ns - T0 for run in ledger.runs_within(T0, T0 + 5)]
+    assert within == [0, 1, 2, 3, 4, 5]
+    monkeypatch.setattr(query, "MOST_WITHIN", 3)
+    assert [run.ended_ns - T0 for run in ledger.runs_within(T0, T0 + 5)] == [0, 4, 5]
 
 
 def test_a_prolog_finishes_the_row_of_its_baseline(ledger: Ledger) -> None:

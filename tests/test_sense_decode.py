@@ -37,6 +37,22 @@ def test_a_good_gpu() -> None:
 
 
 @pytest.mark.parametrize(
+    ("parts", "total"),
+    [
+        ({"retired_pages_sbe": 40, "retired_pages_dbe": 30}, 70),
+        ({"retired_pages_sbe": 0, "retired_pages_dbe": 0}, 0),
+        ({"retired_pages_sbe": 40, "retired_pages_dbe": {"no": "blank"}}, NoData("blank")),
+        ({"retired_pages_sbe": {"no": "not_supported"}, "retired_pages_dbe": {"no": "not_supported"}}, NoData("not_supported")),
+        ({"retired_pages_sbe": -1, "retired_pages_dbe": 64}, NoData("error", "-1 can not be")),
+    ],
+)
+def test_a_sum_is_of_all_its_parts(parts: Any, total: Any) -> None:
+    asked = ("retired_pages_sbe", "retired_pages_dbe", "retired_pages_total")
+    found = gpus({UUID: {**GPU, "readings": parts}}, asked).gpus[UUID].readings["retired_pages_total"]
+    assert (found.kind if isinstance(found, NoData) else found) == (total.kind if isinstance(total, NoData) else total)
+
+
+@pytest.mark.parametrize(
     "change",
     [
         {"status": "great"},

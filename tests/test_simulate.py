@@ -9,17 +9,22 @@ from typing import Any, Callable
 
 import pytest
 import yaml
+from build import policy, rule
 from site_ import Site
 
 from slurm_nvhc import simulate as sim
 from slurm_nvhc.context import Context
 from slurm_nvhc.context import Site as Places
+from slurm_nvhc.judge import Judgement
+from slurm_nvhc.model.finding import Decision, Evidence, Finding
 from slurm_nvhc.model.learned import Lesson
-from slurm_nvhc.model.snapshot import Trouble
+from slurm_nvhc.model.snapshot import Snapshot, Trouble
 from slurm_nvhc.pipeline import run_hook
 from slurm_nvhc.policy import compiled, source
 from slurm_nvhc.policy.compile import compile_policy
+from slurm_nvhc.policy.compiled import Cusum, Level, Peers, Poisson
 from slurm_nvhc.record.ledger import Ledger
+from slurm_nvhc.record.run import Run
 from slurm_nvhc.sense.sim.world import World
 
 ENFORCED = {"rules": {"nvl_storm": {"mode": "enforce"}}}
@@ -182,6 +187,41 @@ def test_what_was_learned_is_that_of_then(tmp_path: Path) -> None:
         ledger.accept(Lesson(snapshot.ended_ns + 1, "alice", {uuid: {"ecc_mode": 0}}))
     report = simulated(site)
     assert (report.same_hash, report.reproduced) == (3, 1), "and that is said"
+    assert [(o.hook, o.codes, o.why) for o in report.otherwise] == [("health_check", ("CONFIG-DRIFT",), (sim.ACCEPTED,))] * 2
+    said = site.nvhc("simulate", "--policy", str(site.config))
+    assert f"CONFIG-DRIFT: {sim.ACCEPTED}" in " ".join(said.split())
+
+
+def test_a_broken_policy_file_is_said_since_it_is_not_what_is_compared(tmp_path: Path) -> None:
+    site = small_node(tmp_path)
+    hook(site, "health_check")
+    path = new_file(site)
+    site.config.write_text("schema: 1\nruels: {}\n")
+    said = " ".join(site.nvhc("simulate", "--policy", path).split())
+    assert "in force is not what the file says" in said
+    assert "line 2, key ruels" in said
+    assert "the last good policy" in said
+
+
+@pytest.mark.parametrize(
+    ("level", "field", "why"),
+    [
+        (Level(poisson=Poisson(0.1, ber=1e-14)), "nvlink_crc_flit", sim.SAMPLES),
+        (Level(poisson=Poisson(0.1, ber=1e-14)), "nvlink5_symbol_errors", sim.NOT_KNOWN),
+        (Level(peers=Peers("below", 0.15, True)), "sm_clock", sim.SAMPLES),
+        (Level(cusum=Cusum(0.1, 1.0)), "nvlink_replay", sim.MEMORY),
+        (Level(increase_at_least=1, hits=2, within_s=60.0), "pcie_replay", sim.MEMORY),
+        (Level(increase_at_least=1), "pcie_replay", sim.NOT_KNOWN),
+    ],
+)
+def test_why_a_run_comes_out_otherwise(month: Site, level: Level, field: str, why: str) -> None:
+    """A recorded run with one finding more than is made of it here."""
+    with month.ledger() as ledger:
+        stored = next(r for r in ledger.recent_runs(100) if r.hook == "health_check")
+    only = Finding("SITE-RULE", "g0", "gpu", "fail", "", Evidence(field=field, rule="odd"), {})
+    nothing = Judgement((), Decision("ok", (), ()), {}, False, {})
+    found = sim._otherwise(stored._replace(findings=(only,)), nothing, policy(rule("odd", field, fail=level)), ())
+    assert (found.run_id, found.codes, found.why) == (stored.id, ("SITE-RULE",), (why,))
 
 
 def test_events_that_were_settled_stay_settled(tmp_path: Path) -> None:
@@ -305,6 +345,7 @@ def test_since_is_counted_from_the_newest_run(month: Site) -> None:
         ("schema: 1\nruels: {}\n", (), "line 2, key ruels: unknown key ruels (did you mean rules?)"),
         (None, (), "does not exist"),
         ("schema: 1\n", ("--since", "soon"), "--since"),
+        ("schema: 1\n", ("--since", ""), "--since"),
     ],
 )
 def test_bad_words_are_told_in_one_line(month: Site, tmp_path: Path, text: str | None, words: tuple[str, ...], said: str) -> None:
@@ -396,3 +437,17 @@ def test_troubles_of_then_are_judged_again(tmp_path: Path, monkeypatch: pytest.M
     hook(site, "health_check")
     found = simulated(site, of_text(site, monitor={"action": "drain"})).differences
     assert [(d.finding.code, d.was, d.now) for d in found] == [("MON-READER", sim.NOTHING, "drain")]
+
+
+def test_starts_of_jobs_whose_end_never_comes_are_not_all_kept_in_memory() -> None:
+    class Stored:
+        def snapshot_of(self, run_id: int) -> str:
+            return f"read {run_id}"
+
+    starts: Any = sim._Starts(Stored())  # type: ignore[arg-type]
+    look = Snapshot("n1", "sim", "4.6.0", "boot-1", 0, 0, gpus={})
+    for n in range(100):
+        starts.passed(Run("prolog", 0, 0, "ok", id=n), look)
+    assert len(starts._prologs) == sim.KEPT_PROLOGS
+    assert starts.before(Run("epilog", 0, 0, "ok", before_run=99)) is look
+    assert starts.before(Run("epilog", 0, 0, "ok", before_run=3)) == "read 3"

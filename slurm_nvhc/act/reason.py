@@ -9,7 +9,7 @@ the trouble is told.
 from __future__ import annotations
 
 import os
-from typing import Any, Final, Optional, Sequence
+from typing import Any, Final, Mapping, Optional, Sequence
 
 from slurm_nvhc.act import words as wd
 from slurm_nvhc.errors import NvhcError
@@ -32,9 +32,10 @@ def render(
     drain: Drain,
     now_ns: int,
     suspects: Sequence[Suspect] = (),
+    names: Mapping[str, str] = {},
 ) -> tuple[str, tuple[Trouble, ...]]:
     """(reason, troubles). The reason is one line, begins with "nvhc:", has at most drain.max_length
-    characters, no control character and no "|". Never raises.
+    characters, no control character and no "|". names: UUID -> "gpu3" of the node's GPUs. Never raises.
     """
     job_id = job.job_id if job else ""
     if not findings:
@@ -45,7 +46,7 @@ def render(
             from slurm_nvhc import resources
 
             path = resources.find(PACKAGED)
-        text = _render(_read(path), _context(findings, job, node_gpus, now_ns, suspects))
+        text = _render(_read(path), _context(findings, job, node_gpus, now_ns, wd.suspect(findings, suspects, names)))
         if not " ".join(text.split()):
             raise ValueError("gives an empty text")
         return wd.one_line(text, drain.max_length), ()
@@ -54,7 +55,7 @@ def render(
         line = getattr(exc, "lineno", None)
         problem = f"{where}{f', line {line}' if isinstance(line, int) else ''}: {_problem(exc)}; the built-in form was used"
         trouble = Trouble("MON-POLICY", "policy", problem) if drain.template else Trouble("MON-INTERNAL", "hook", problem)
-        return wd.plain(findings, job_id, drain.max_length, suspects), (trouble,)
+        return wd.plain(findings, job_id, drain.max_length, suspects, names), (trouble,)
 
 
 def _problem(exc: Exception) -> str:
@@ -73,15 +74,13 @@ def _read(path: str) -> str:
     return data.decode("utf-8")
 
 
-def _context(
-    findings: Sequence[Finding], job: Optional[Job], node_gpus: int, now_ns: int, suspects: Sequence[Suspect]
-) -> dict[str, Any]:
+def _context(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, now_ns: int, suspect: str) -> dict[str, Any]:
     first, *more = wd.told(findings)
     owner = job if job and wd.ordered(findings)[0].of_job else None
     return {
         "first": first._asdict(),
         "more": [f._asdict() for f in more],
-        "suspect": wd.suspect(findings, suspects),
+        "suspect": suspect,
         "job": {
             "id": wd.clean(owner.job_id, 20) if owner else "",
             "user": wd.clean(owner.user, 64) if owner else "",

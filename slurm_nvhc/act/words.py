@@ -113,6 +113,10 @@ def what(finding: Finding) -> str:
     """The figure that convicts: "replay +21200", "recovery action GPU reset", "row remap failed"; else the message."""
     ev = finding.evidence
     field = fields.BY_NAME.get(ev.field)
+    if ev.learned and finding.message:
+        # "RDMA port state absent (learned 4 (active))", as `nvhc check` says it; the link is named beside it.
+        link = ent.split_link(finding.entity)[1]
+        return clean(finding.message.removeprefix(f"link{link} ").replace(": ", " ", 1))
     if field is not None and ev.amount is not None and _is_number(ev.amount):
         # What was gathered over many jobs tells its own time: the window of a job would read as this job's.
         gathered = f" in {_lasted(finding)}" if finding.absolute and _lasted(finding) else ""
@@ -177,17 +181,20 @@ def told(findings: Sequence[Finding]) -> list[Words]:
     return out
 
 
-def suspect(findings: Sequence[Finding], suspects: Sequence[Suspect]) -> str:
-    """The part that the worst finding points to, where that is another than the finding names itself; else ''."""
+def suspect(findings: Sequence[Finding], suspects: Sequence[Suspect], gpus: Mapping[str, str] = {}) -> str:
+    """The part that the worst finding points to, where that is another than the finding names itself; else ''.
+
+    gpus: UUID -> "gpu2" of the node's GPUs; the suspect may be one that nothing was found on.
+    """
     worst = ordered(findings)[0]
     behind = next((s for s in suspects if key(worst) in s.findings), None)
     itself = (su.GPU, ent.gpu_of(worst.entity)), (su.LINK, worst.entity), (su.SWITCH, worst.entity)
     if behind is None or not behind.named or (behind.kind, behind.entity) in itself:
         return ""
-    return clean(su.label(behind, names(findings)), MAX_SUSPECT)
+    return clean(su.label(behind, {**gpus, **names(findings)}), MAX_SUSPECT)
 
 
-def plain(findings: Sequence[Finding], job_id: str, max_length: int, suspects: Sequence[Suspect] = ()) -> str:
+def plain(findings: Sequence[Finding], job_id: str, max_length: int, suspects: Sequence[Suspect] = (), gpus: Mapping[str, str] = {}) -> str:
     """The reason without a template: the same form as the packaged one."""
     if not findings:
         return cut(f"{PREFIX} no finding", max_length)
@@ -198,7 +205,7 @@ def plain(findings: Sequence[Finding], job_id: str, max_length: int, suspects: S
     if job_id and ordered(findings)[0].of_job:
         parts.append(f"{'' if w.window else 'seen at '}job {clean(job_id, 20)}")
     text = " ".join(part for part in parts if part)
-    accused = suspect(findings, suspects)
+    accused = suspect(findings, suspects, gpus)
     if accused:
         text += f"; suspect {accused}"
     if more:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Final, Mapping
 
 LOST: Final = "data was lost or the program was ended"
+BROKEN: Final = "a connection broke: what used it stalls, or is ended"
 RESENT: Final = "data was sent again or corrected, none was lost; it costs time"
 SLOWED: Final = "work was slowed down, results are not affected"
 PROGRAM: Final = "usually the program itself does this"
@@ -75,8 +76,9 @@ OF_CODE: Final[Mapping[str, str]] = {
     "SWITCH-PORT": LOST,
     "SWITCH-ERRORS": RESENT,
     "SWITCH-TEMP": SLOWED,
-    "RDMA-DOWN": LOST,
-    "RDMA-FLAPS": RESENT,
+    "RDMA-DOWN": BROKEN,  # libraries wait for a port that comes back, for some time
+    "RDMA-NONE": NONE,  # told by health checks; whether any port is gone is not known
+    "RDMA-FLAPS": BROKEN,
     "RDMA-ERRORS": RESENT,
     "LEFT-MEMORY": NONE,
     "LEFT-PROCESS": NONE,
@@ -94,7 +96,9 @@ OF_CODE: Final[Mapping[str, str]] = {
 }
 
 # Counters of which any growth in a job is worth telling its user, rule or no rule. Left out is what healthy hardware
-# does all the time: traffic, time below full clocks, PCIe replays, and what NVLink 5 corrects on the fly.
+# does all the time: traffic, time below full clocks, PCIe replays, what NVLink 5 corrects on the fly; and of networks what
+# congestion does (discards, sequence errors, timeouts), what came damaged from elsewhere in the fabric, and symbol
+# errors, of which the InfiniBand specification allows a good link some every hour.
 OF_FIELD: Final[Mapping[str, str]] = {
     "nvlink_crc_flit": RESENT,
     "nvlink_crc_data": RESENT,
@@ -125,6 +129,18 @@ OF_FIELD: Final[Mapping[str, str]] = {
     "retired_pages_dbe": LOST,
     "remapped_rows_uncorrectable": LOST,
     "remapped_rows_correctable": RESENT,
+    "port_fatal": LOST,
+    "port_non_fatal": RESENT,
+    "port_replay": RESENT,
+    "port_recovery": RESENT,
+    "port_crc_flit": RESENT,
+    "port_crc_data": RESENT,
+    "port_ecc": RESENT,
+    "rdma_link_downed": BROKEN,
+    "rdma_link_recovery": RESENT,
+    "rdma_rcv_errors": RESENT,
+    "rdma_local_link_integrity_errors": RESENT,
+    "rdma_buffer_overrun_errors": RESENT,
 }
 # The same errors counted twice: told only where the first did not grow.
 SAME_AS: Final[Mapping[str, str]] = {
@@ -140,4 +156,4 @@ SAME_AS: Final[Mapping[str, str]] = {
 }
 
 # From worst to least: what is said first.
-ORDER: Final = (LOST, UNKNOWN, RESENT, SLOWED, PROGRAM, NONE)
+ORDER: Final = (LOST, BROKEN, UNKNOWN, RESENT, SLOWED, PROGRAM, NONE)

@@ -40,6 +40,11 @@ REBOOT: Final = "reboot"
 VOLATILE: Final = frozenset({GPU_RESET, DRIVER_RELOAD, REBOOT})
 NEVER: Final[frozenset[str]] = frozenset()
 ANY: Final[tuple[Union[int, str], ...]] = ()  # Field.learned
+# Field.counted_by. NVML's header says it of NVLink <= 4: replay and recovery at the transmitting end, CRC at the receiving
+# one. Of NVLink 5 the names say it (transmit, receive, retries of code words that were sent, code errors that arrived),
+# and recovery is taken as before.
+SENDER: Final = "sender"
+RECEIVER: Final = "receiver"
 
 
 class Field(NamedTuple):
@@ -56,6 +61,8 @@ class Field(NamedTuple):
     live:      False: has a meaning as a row of samples only. A snapshot never holds it, history does
     bits:      (shift, width) of an item in the DCGM field, which holds several; 0 in it is not_supported
     packed_id: DCGM field with the same figure as mantissa and exponent, for engines that do not decode it
+    sum_of:    no engine has it: the sum of these readings, and no data when one of them is none
+    counted_by: errors of a link: the end that counts them, SENDER or RECEIVER; '' = no end in particular, or not known
     learned:   what a healthy node shows is its normal (judge/expect.py). Of a state, the values in which a part is in
                use: only these are learned, and one that is not in use has no normal. ANY: whatever it shows
     """
@@ -77,6 +84,8 @@ class Field(NamedTuple):
     live: bool = True
     bits: Optional[tuple[int, int]] = None
     packed_id: Optional[int] = None
+    sum_of: tuple[str, ...] = ()
+    counted_by: str = ""
     learned: Optional[tuple[Union[int, str], ...]] = None
 
 
@@ -170,52 +179,51 @@ RDMA_PHYS_STATES: Final = {
 RDMA_LINK_LAYERS: Final = {1: "InfiniBand", 2: "Ethernet"}
 
 ALL: Final = (
-    # NVLink up to generation 4, per link. Replay and recovery count at the transmitting
-    # end, CRC at the receiving end (NVML header).
-    Field("nvlink_crc_flit", LINK, COUNTER, "errors", "CRC flit", None, _FLIT, 1525, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
-    Field("nvlink_crc_data", LINK, COUNTER, "errors", "CRC data", None, _DATA, 1526, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
-    Field("nvlink_replay", LINK, COUNTER, "errors", "replay", None, _REPLAY, 1527, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
-    Field("nvlink_recovery", LINK, COUNTER, "errors", "recovery", None, _RECOVERY, 1528, VOLATILE, _NVLINK4, absent_on=_NVLINK5),
+    # NVLink up to generation 4, per link.
+    Field("nvlink_crc_flit", LINK, COUNTER, "errors", "CRC flit", None, _FLIT, 1525, VOLATILE, _NVLINK4, absent_on=_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink_crc_data", LINK, COUNTER, "errors", "CRC data", None, _DATA, 1526, VOLATILE, _NVLINK4, absent_on=_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink_replay", LINK, COUNTER, "errors", "replay", None, _REPLAY, 1527, VOLATILE, _NVLINK4, absent_on=_NVLINK5, counted_by=SENDER),
+    Field("nvlink_recovery", LINK, COUNTER, "errors", "recovery", None, _RECOVERY, 1528, VOLATILE, _NVLINK4, absent_on=_NVLINK5, counted_by=SENDER),
     # Not a field of DCGM: its NVLink status call gives one state per link.
     Field("nvlink_state", LINK, STATE, "", "link state", generations="V100 and newer", learned=("up",)),
-    Field("nvlink_crc_flit_total", GPU, COUNTER, "errors", "CRC flit", 409, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
-    Field("nvlink_crc_data_total", GPU, COUNTER, "errors", "CRC data", 419, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
-    Field("nvlink_replay_total", GPU, COUNTER, "errors", "replay", 429, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
-    Field("nvlink_recovery_total", GPU, COUNTER, "errors", "recovery", 439, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5),
+    Field("nvlink_crc_flit_total", GPU, COUNTER, "errors", "CRC flit", 409, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink_crc_data_total", GPU, COUNTER, "errors", "CRC data", 419, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink_replay_total", GPU, COUNTER, "errors", "replay", 429, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5, counted_by=SENDER),
+    Field("nvlink_recovery_total", GPU, COUNTER, "errors", "recovery", 439, cleared_by=VOLATILE, generations=_NVLINK4, absent_on=_NVLINK5, counted_by=SENDER),
     # The far end of a link, as an entity: GPU-…/link3, GPU-… (which of its links is not known), switch:…/port5.
     Field("nvlink_remote", LINK, STATE, WORD, "far end", generations="where the engine knows the wiring"),
     # MB/s in both directions over all links, between two samples of the engine; read live it is 0.
     Field("nvlink_throughput", GPU, GAUGE, "MB/s", "NVLink throughput", 449, generations=_NVLINK4, absent_on=_NVLINK5, live=False),
     # NVLink 5, sums over the links of a GPU.
-    Field("nvlink5_tx_packets", GPU, COUNTER, "packets", "NVLink packets sent", 1200, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_tx_bytes", GPU, COUNTER, "bytes", "NVLink bytes sent", 1201, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_rx_packets", GPU, COUNTER, "packets", "NVLink packets received", 1202, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_rx_bytes", GPU, COUNTER, "bytes", "NVLink bytes received", 1203, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_rx_malformed", GPU, COUNTER, "packets", "malformed NVLink packets", 1204, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_rx_dropped", GPU, COUNTER, "packets", "NVLink packets dropped", 1205, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),  # buffer overrun
-    Field("nvlink5_rx_errors", GPU, COUNTER, "packets", "NVLink receive errors", 1206, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
+    Field("nvlink5_tx_packets", GPU, COUNTER, "packets", "NVLink packets sent", 1200, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
+    Field("nvlink5_tx_bytes", GPU, COUNTER, "bytes", "NVLink bytes sent", 1201, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
+    Field("nvlink5_rx_packets", GPU, COUNTER, "packets", "NVLink packets received", 1202, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink5_rx_bytes", GPU, COUNTER, "bytes", "NVLink bytes received", 1203, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink5_rx_malformed", GPU, COUNTER, "packets", "malformed NVLink packets", 1204, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink5_rx_dropped", GPU, COUNTER, "packets", "NVLink packets dropped", 1205, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),  # buffer overrun
+    Field("nvlink5_rx_errors", GPU, COUNTER, "packets", "NVLink receive errors", 1206, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
     # Packets that came already marked as bad: the damage was done before this receiver.
-    Field("nvlink5_rx_remote_errors", GPU, COUNTER, "packets", "NVLink packets bad upstream", 1207, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_rx_general_errors", GPU, COUNTER, "packets", "NVLink general receive errors", 1208, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
+    Field("nvlink5_rx_remote_errors", GPU, COUNTER, "packets", "NVLink packets bad upstream", 1207, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink5_rx_general_errors", GPU, COUNTER, "packets", "NVLink general receive errors", 1208, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
     # How often the errors of a link of this GPU crossed the link's threshold.
     Field("nvlink5_integrity_errors", GPU, COUNTER, "errors", "NVLink integrity errors", 1209, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_tx_discards", GPU, COUNTER, "packets", "NVLink packets not sent", 1210, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_recovery_successful", GPU, COUNTER, "events", "NVLink recoveries", 1211, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_recovery_failed", GPU, COUNTER, "events", "failed NVLink recoveries", 1212, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_recovery_events", GPU, COUNTER, "events", "NVLink recovery attempts", 1213, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_symbol_errors", GPU, COUNTER, "symbols", "NVLink symbol errors", 1214, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5),
+    Field("nvlink5_tx_discards", GPU, COUNTER, "packets", "NVLink packets not sent", 1210, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
+    Field("nvlink5_recovery_successful", GPU, COUNTER, "events", "NVLink recoveries", 1211, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
+    Field("nvlink5_recovery_failed", GPU, COUNTER, "events", "failed NVLink recoveries", 1212, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
+    Field("nvlink5_recovery_events", GPU, COUNTER, "events", "NVLink recovery attempts", 1213, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
+    Field("nvlink5_symbol_errors", GPU, COUNTER, "symbols", "NVLink symbol errors", 1214, cleared_by=VOLATILE, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
     Field("nvlink5_symbol_ber", GPU, GAUGE, PER_BIT, "NVLink symbol BER", 1216, generations=_NVLINK5_ONLY, absent_on=_BEFORE_NVLINK5, packed_id=1215),
     # Effective: what is left after forward error correction.
     Field("nvlink5_effective_ber", GPU, GAUGE, PER_BIT, "NVLink effective BER", 1218, generations=f"{_NVLINK5_ONLY}; DCGM 4.2 and newer", absent_on=_BEFORE_NVLINK5, packed_id=1217),
-    Field("nvlink5_effective_errors", GPU, COUNTER, "errors", "NVLink effective errors", 1219, cleared_by=VOLATILE, generations=f"{_NVLINK5_ONLY}; DCGM 4.2 and newer", absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_ecc_errors", GPU, COUNTER, "errors", "NVLink ECC errors", 1220, cleared_by=VOLATILE, generations=f"{_NVLINK5_ONLY}; DCGM 4.5 and newer", absent_on=_BEFORE_NVLINK5),
+    Field("nvlink5_effective_errors", GPU, COUNTER, "errors", "NVLink effective errors", 1219, cleared_by=VOLATILE, generations=f"{_NVLINK5_ONLY}; DCGM 4.2 and newer", absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink5_ecc_errors", GPU, COUNTER, "errors", "NVLink ECC errors", 1220, cleared_by=VOLATILE, generations=f"{_NVLINK5_ONLY}; DCGM 4.5 and newer", absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
     # NVLink 5, per link: what the link's physical layer counts. PLR is its retry by code words.
-    Field("nvlink5_link_recovery", LINK, COUNTER, "events", "link recovery", None, (), 583, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_link_phy_recovery", LINK, COUNTER, "events", "physical link recovery", None, (), 584, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5),
+    Field("nvlink5_link_recovery", LINK, COUNTER, "events", "link recovery", None, (), 583, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
+    Field("nvlink5_link_phy_recovery", LINK, COUNTER, "events", "physical link recovery", None, (), 584, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
     Field("nvlink5_link_down", LINK, COUNTER, "events", "link downs", None, (), 585, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_code_errors", LINK, COUNTER, "codes", "code errors", None, (), 587, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_code_uncorrectable", LINK, COUNTER, "codes", "uncorrectable codes", None, (), 588, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5),
-    Field("nvlink5_retry_events", LINK, COUNTER, "events", "retry events", None, (), 591, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5),
+    Field("nvlink5_code_errors", LINK, COUNTER, "codes", "code errors", None, (), 587, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink5_code_uncorrectable", LINK, COUNTER, "codes", "uncorrectable codes", None, (), 588, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5, counted_by=RECEIVER),
+    Field("nvlink5_retry_events", LINK, COUNTER, "events", "retry events", None, (), 591, VOLATILE, _NVLINK5_PHY, absent_on=_BEFORE_NVLINK5, counted_by=SENDER),
     # ECC
     Field("ecc_mode", GPU, FLAG, "", "ECC mode", 300, learned=ANY),
     Field("ecc_pending", GPU, FLAG, "", "ECC mode after the next reset", 301),
@@ -230,6 +238,8 @@ ALL: Final = (
     # Retired pages (before Ampere) and row remapping (from Ampere)
     Field("retired_pages_sbe", GPU, COUNTER, "pages", "pages retired, corrected", 390, generations="V100 and older", absent_on=_FROM_AMPERE),
     Field("retired_pages_dbe", GPU, COUNTER, "pages", "pages retired, uncorrectable", 391, generations="V100 and older", absent_on=_FROM_AMPERE),
+    # The table has 64 entries for both together. No counter: its growth is told by the two.
+    Field("retired_pages_total", GPU, GAUGE, "pages", "pages retired, of both kinds", generations="V100 and older", absent_on=_FROM_AMPERE, sum_of=("retired_pages_sbe", "retired_pages_dbe")),
     Field("retired_pages_pending", GPU, FLAG, "", "page retirement pending", 392, cleared_by=VOLATILE, generations="V100 and older", absent_on=_FROM_AMPERE),
     Field("remapped_rows_uncorrectable", GPU, COUNTER, "rows", "rows remapped, uncorrectable", 393, generations=_HBM, absent_on=_BEFORE_AMPERE, with_mig=False),
     # May fall: a corrected row can be evicted to free a spare for an uncorrectable one.
@@ -310,11 +320,11 @@ ALL: Final = (
     Field("port_state", SWITCH_PORT, STATE, "", "port state", 870, generations=_NVSWITCH, words=PORT_STATES, learned=(2,)),
     Field("port_fatal", SWITCH_PORT, COUNTER, "errors", "port fatal errors", 782, cleared_by=_HOST_RESET, generations=_NVSWITCH),
     Field("port_non_fatal", SWITCH_PORT, COUNTER, "errors", "port non-fatal errors", 783, cleared_by=_HOST_RESET, generations=_NVSWITCH),
-    Field("port_replay", SWITCH_PORT, COUNTER, "errors", "port replay", 784, cleared_by=_HOST_RESET, generations=_NVSWITCH),
-    Field("port_recovery", SWITCH_PORT, COUNTER, "errors", "port recovery", 785, cleared_by=_HOST_RESET, generations=_NVSWITCH),
-    Field("port_crc_flit", SWITCH_PORT, COUNTER, "errors", "port CRC flit", 786, cleared_by=_HOST_RESET, generations=_NVSWITCH),
-    Field("port_crc_data", SWITCH_PORT, COUNTER, "errors", "port CRC data", 787, cleared_by=_HOST_RESET, generations=_NVSWITCH),
-    Field("port_ecc", SWITCH_PORT, COUNTER, "errors", "port ECC", 788, cleared_by=_HOST_RESET, generations=_NVSWITCH),
+    Field("port_replay", SWITCH_PORT, COUNTER, "errors", "port replay", 784, cleared_by=_HOST_RESET, generations=_NVSWITCH, counted_by=SENDER),
+    Field("port_recovery", SWITCH_PORT, COUNTER, "errors", "port recovery", 785, cleared_by=_HOST_RESET, generations=_NVSWITCH, counted_by=SENDER),
+    Field("port_crc_flit", SWITCH_PORT, COUNTER, "errors", "port CRC flit", 786, cleared_by=_HOST_RESET, generations=_NVSWITCH, counted_by=RECEIVER),
+    Field("port_crc_data", SWITCH_PORT, COUNTER, "errors", "port CRC data", 787, cleared_by=_HOST_RESET, generations=_NVSWITCH, counted_by=RECEIVER),
+    Field("port_ecc", SWITCH_PORT, COUNTER, "errors", "port ECC", 788, cleared_by=_HOST_RESET, generations=_NVSWITCH, counted_by=RECEIVER),
     # The other end as an entity (872 to 876): GPU-…/link11, switch:…/port5, or pci:…/link11 of a stranger.
     Field("port_remote", SWITCH_PORT, STATE, WORD, "far end of the port", generations=_NVSWITCH),
     # Ports of RDMA devices, from sysfs. Counters as the IBTA defines them; 0 again when the device's driver is loaded.

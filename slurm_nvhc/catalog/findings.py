@@ -76,6 +76,7 @@ ALL: Final = (
     Code("SWITCH-ERRORS", "switch", "a port of an NVSwitch counts errors", "look at the link behind it; several ports of one switch: replace the baseboard", narrowable=False),
     Code("SWITCH-TEMP", "switch", "an NVSwitch is at its temperature limit", "check airflow, inlet temperature, cooling loop", narrowable=False),
     Code("RDMA-DOWN", "node", "an RDMA port is down that should be up", "cable, transceiver, switch port; then the adapter", narrowable=False),
+    Code("RDMA-NONE", "node", "none of the RDMA ports that were there is listed any more", "load the adapters' driver; renamed devices: `nvhc baseline accept rdma`", narrowable=False),
     Code("RDMA-SLOW", "node", "an RDMA port is slower than this node was accepted with", "cable, transceiver; lanes and speed at the switch", narrowable=False),
     Code("RDMA-FLAPS", "node", "an RDMA port went down again and again", "cable, transceiver, switch port; then the adapter", narrowable=False),
     Code("RDMA-ERRORS", "node", "an RDMA port counts errors", "cable, transceiver, switch port", narrowable=False),

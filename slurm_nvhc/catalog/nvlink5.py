@@ -61,8 +61,9 @@ class Decoded(NamedTuple):
 
     @property
     def fatal(self) -> bool:
-        """Is the link, or the GPU, unusable until a reset? Not for an injected error, nor for one that the vendor ignores."""
-        return self.severity != NON_FATAL and not self.injected and self.action != IGNORE
+        """Is the link, or the GPU, unusable until a reset? The vendor's table outranks the word: where it asks for
+        something else than a reset, the error is not fatal. Nor is an injected one."""
+        return self.severity != NON_FATAL and not self.injected and self.action in (RESET, "")
 
 
 # The whole layout is asked for: 15 characters of a process name, which users choose, can not hold it.

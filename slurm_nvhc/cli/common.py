@@ -107,13 +107,21 @@ def node(args: argparse.Namespace) -> str:
 
 
 def open_ledger(args: argparse.Namespace) -> Ledger:
-    """The node's ledger, for reading. InputError when this node has none, MonitorError when it can not be used."""
+    """The node's ledger, for reading. InputError when this node has none, MonitorError when it can not be used.
+
+    A damaged one was set aside when this returns, and what is in its place knows little: that is said at once,
+    and ``args.restored`` makes the command's exit code 3.
+    """
     directory = os.path.join(os.path.abspath(args.state), node(args))
     if not os.path.isdir(directory):
         known = _nodes(args.state)
         hint = f"ledgers here: {', '.join(known)}" if known else "has a hook run on this node?"
         raise InputError(directory, "", "there is no ledger for this node", hint)
-    return Ledger.open(directory, LEDGER_WAIT_S)
+    ledger = Ledger.open(directory, LEDGER_WAIT_S)
+    if ledger.restored:
+        args.restored = ledger.restored
+        sys.stderr.write(f"nvhc: {directory}: {ledger.restored}\n")
+    return ledger
 
 
 def _nodes(state: str) -> list[str]:

@@ -103,7 +103,7 @@ def parser() -> argparse.ArgumentParser:
         "Exit code: 0 nothing would differ, 1 something would, 2 the new policy is wrong, 3 no run could be judged.",
     )  # fmt: skip
     simulate.add_argument("--policy", required=True, metavar="NEW", help="the policy file to try")
-    simulate.add_argument("--since", default="", metavar="TIME", help="only runs of this long before the newest: 30d, 12h (default: all)")
+    simulate.add_argument("--since", default=None, metavar="TIME", help="only runs of this long before the newest: 30d, 12h (default: all)")
 
     gpu = commands.add_parser("gpu", help="GPUs that jobs do not get to see, or that are gone").add_subparsers(
         metavar="COMMAND", required=True
@@ -171,11 +171,12 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     try:
         code = call(args)
         sys.stdout.flush()
-        return code
+        return common.TROUBLE if getattr(args, "restored", "") else code
     except MonitorError as exc:
         return common.die(exc, common.TROUBLE)
     except NvhcError as exc:
-        return common.die(exc, common.BAD_INPUT)
+        # What was asked for may be in the ledger that was set aside.
+        return common.die(exc, common.TROUBLE if getattr(args, "restored", "") else common.BAD_INPUT)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has seen enough
         return common.OK

@@ -15,6 +15,7 @@ from slurm_nvhc.errors import InputError
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG
 from slurm_nvhc.model import entity, timeline
 from slurm_nvhc.model.finding import EVENTS
+from slurm_nvhc.model.settled import SAME_MOMENT_NS
 from slurm_nvhc.model.snapshot import GpuIdentity
 from slurm_nvhc.model.timeline import Timeline
 from slurm_nvhc.model.times import iso, minutes
@@ -99,7 +100,7 @@ def explain(args: argparse.Namespace, ledger: Ledger, job: str, runs: Sequence[R
     line = _timeline(window)
     begin, end = _bucket(line, at_ns) if line is not None else (at_ns, at_ns + MINUTE_NS)
     events = _events(looks, min(begin, at_ns), max(end, at_ns + MINUTE_NS))
-    grew = _grew(looks, line, at_ns, begin, end)
+    grew = _grew(looks, line, begin, max(end, at_ns + MINUTE_NS))
     readings = line.at(at_ns) if line is not None else {}
     near = _neighbours(looks, at_ns)
     if args.json:
@@ -163,42 +164,52 @@ def _timeline(window: Window) -> Optional[Timeline]:
 
 def _bucket(line: Timeline, at_ns: int) -> tuple[int, int]:
     width = line.bucket_s * 10**9
-    begin = line.start_ns + line.bucket(at_ns) * width
+    begin = line.start_ns + line.bucket(max(at_ns, line.start_ns)) * width
     return begin, min(begin + width, line.end_ns)
 
 
 def _events(looks: Iterable[Run], begin: int, end: int) -> list[Seen]:
-    """Logged around then, each once: health check and epilog both tell of it."""
-    found = (
-        Seen(f.evidence.at_ns, f.evidence.at_ns, f.entity, f"{f.code}: {f.message}")
-        for run in looks
-        for f in run.findings
-        if f.evidence.field in EVENTS and f.evidence.at_ns is not None and begin <= f.evidence.at_ns <= end
-    )
-    return sorted(set(found))
+    """Logged around then, each once: health check and epilog both tell of it, with another stamp and in other words."""
+    out: list[Seen] = []
+    known: dict[tuple[str, str, str], list[int]] = {}
+    for run in looks:
+        for f in run.findings:
+            at_ns = f.evidence.at_ns
+            if f.evidence.field not in EVENTS or at_ns is None or not begin <= at_ns <= end:
+                continue
+            stamps = known.setdefault((f.entity, f.evidence.field, f"{f.evidence.after}"), [])
+            if all(abs(at_ns - other) > SAME_MOMENT_NS for other in stamps):
+                out.append(Seen(at_ns, at_ns, f.entity, f"{f.code}: {f.message}"))
+            stamps.append(at_ns)
+    return sorted(out)
 
 
-def _grew(looks: Iterable[Run], line: Optional[Timeline], at_ns: int, begin: int, end: int) -> list[Seen]:
-    """Growth that may have been then: by the engine's samples of each link's or GPU's counter, else by health checks."""
+def _grew(looks: Iterable[Run], line: Optional[Timeline], begin: int, end: int) -> list[Seen]:
+    """Growth that may have been then: by the engine's samples of each link's or GPU's counter, else by health checks.
+
+    What a sample shows at 08:30:00 happened in the minute before, and a person who asks for 08:30 means it: what ends
+    where the time asked for begins is told too.
+    """
     looks = list(looks)
     out = {
         Seen(since, until, f.entity, _grown(f.evidence.field, amount))
         for run in looks
         for f in run.findings
         for since, until, amount in f.evidence.moments
-        if since < end and until > begin
+        if since < end and until >= begin
     }
     if line is not None:
         told = {(entity.gpu_of(s.entity), s.what.partition(" +")[0]) for s in out}
-        for uuid, rows in line.at(at_ns).items():
-            for name, amount in rows.items():
-                if name in timeline.COUNTERS and amount and (uuid, cat.BY_NAME[name].label) not in told:
-                    out.add(Seen(begin, end, uuid, _grown(name, amount)))
-        return sorted(out)
+        for since, until in {_bucket(line, ns) for ns in (begin - 1, begin, end - 1)}:
+            for uuid, rows in line.at(since).items():
+                for name, amount in rows.items():
+                    if name in timeline.COUNTERS and amount and (uuid, cat.BY_NAME[name].label) not in told:
+                        out.add(Seen(since, until, uuid, _grown(name, amount)))
     for run in looks:
-        if run.hook == HEALTH_CHECK and run.started_ns < end and run.ended_ns > begin:
+        if run.hook == HEALTH_CHECK and run.started_ns < end and run.ended_ns >= begin:
             for change in run.changes:
-                if change.amount and change.field in effects.OF_FIELD:
+                sampled = line is not None and not {change.field, f"{change.field}_total"}.isdisjoint(cat.SAMPLED)
+                if change.amount and change.field in effects.OF_FIELD and not sampled:
                     out.add(Seen(run.started_ns, run.ended_ns, change.entity, _grown(change.field, change.amount)))
     return sorted(out)
 

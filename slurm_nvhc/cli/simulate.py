@@ -16,6 +16,8 @@ from slurm_nvhc.policy import compiled, source
 from slurm_nvhc.policy.compile import compile_policy
 from slurm_nvhc.simulate import Difference, Report
 
+MOST_OTHERWISE = 5  # lines
+
 
 class _Group(NamedTuple):
     """Differences of one kind: the same finding of the same entity that asks for one thing instead of another."""
@@ -35,7 +37,7 @@ def simulate(args: argparse.Namespace) -> int:
         raise InputError(path, "", "does not exist")
     document = compile_policy(text, path)
     try:
-        seconds = parse_duration(args.since) if args.since else None
+        seconds = parse_duration(args.since) if args.since is not None else None
     except ValueError as exc:
         raise InputError("--since", "", str(exc)) from None
     with common.open_ledger(args) as ledger:
@@ -49,9 +51,11 @@ def simulate(args: argparse.Namespace) -> int:
             since_ns,
             _progress,
         )
-    hashes = (source.load(where.config, f"{where.state}/{node}", node, "", keep=False).policy.hash, str(document["hash"]))
+    loaded = source.load(where.config, f"{where.state}/{node}", node, "", keep=False)
+    hashes = (loaded.policy.hash, str(document["hash"]))
     code = common.FOUND if report.differences else common.OK if report.judged else common.TROUBLE
-    groups, notes = _groups(report), _notes(report, compiled.resolve(document, node), seconds)
+    groups, notes = _groups(report), [f"in force is not what the file says: {t.detail}" for t in loaded.troubles]
+    notes += _notes(report, compiled.resolve(document, node), seconds)
     if args.json:
         common.say_json({"schema": 1, "node": node, "in_force": hashes[0], "new": hashes[1], **_as_json(report, groups, notes)})
     else:
@@ -87,6 +91,11 @@ def _notes(report: Report, new: compiled.Policy, seconds: Optional[float]) -> li
             f"of {report.same_hash} runs recorded under the policy in force, "
             + (f"{differ} come out otherwise than they were recorded" if differ else "all come out as they were recorded")
         )
+    for one in report.otherwise[:MOST_OTHERWISE]:
+        job = f" of job {one.job_id}" if one.job_id else ""
+        out.append(f"  {one.hook}{job} at {iso(one.at_ns)}{': ' if one.codes else ''}{', '.join(one.codes)}: {'; '.join(one.why)}")
+    if len(report.otherwise) > MOST_OTHERWISE:
+        out.append(f"  and {len(report.otherwise) - MOST_OTHERWISE} more (--json lists them all)")
     if report.unconfirmed:
         out.append(f"in {report.unconfirmed} runs the new policy would have looked a second time: what that would have shown is not known")
     if report.without_start:
@@ -142,6 +151,7 @@ def _as_json(report: Report, groups: list[_Group], notes: list[str]) -> dict[str
         "skipped": dict(report.skipped),
         "recorded_under_policy_in_force": report.same_hash,
         "reproduced": report.reproduced,
+        "otherwise": [{**one._asdict(), "at": iso(one.at_ns)} for one in report.otherwise],
         "unconfirmed": report.unconfirmed,
         "without_start": report.without_start,
         "seconds": round(report.seconds, 3),

@@ -103,8 +103,11 @@ def _links(facts: Facts, model: str, states: list[GpuState]) -> Line:
 
 
 def _kinds(states: list[GpuState]) -> dict[str, set[str]]:
-    """Field -> kinds of no data over these GPUs, "" standing for a value; a field that nobody has is not found."""
-    out: dict[str, set[str]] = {field.name: set() for field in cat.ALL}
+    """Field -> kinds of no data over these GPUs, "" standing for a value; a field that nobody has is not found.
+
+    Fields of GPUs and links only: parts have their own, and rows of samples have no value of this moment.
+    """
+    out: dict[str, set[str]] = {field.name: set() for field in cat.ALL if field.scope in (cat.GPU, cat.LINK) and field.live}
     for state in states:
         for readings in (state.readings, *state.links.values()):
             for name, value in readings.items():
@@ -143,7 +146,9 @@ def _needed(facts: Facts, model: str, states: list[GpuState]) -> Line:
     for rule in policy.rules.values():
         if rule.kind != "reading" or rule.mode != fd.ENFORCE:
             continue
-        states_of = {_readable(field, kinds[field]) for field in rule.fields}
+        states_of = {_readable(field, kinds[field]) for field in rule.fields if field in kinds}
+        if not states_of:
+            continue  # about the node's parts, or samples
         if fd.OK in states_of:
             continue
         (blind if fd.FAIL in states_of else pointless)[rule.name] = some(rule.fields)

@@ -53,6 +53,12 @@ def windowed(level: Level) -> bool:
     return _asks(level)[1]
 
 
+def asks_growth(level: Level) -> bool:
+    """Does the level ask for growth over the window, so that none of it is an answer?"""
+    return _asks(level)[0]
+
+
+MOST_ASKED: Final = 4096
 _asked: dict[int, tuple[Level, tuple[bool, bool]]] = {}  # by identity: a level is asked about hundreds of links
 
 
@@ -61,6 +67,8 @@ def _asks(level: Level) -> tuple[bool, bool]:
     known = _asked.get(id(level))
     if known is None or known[0] is not level:
         growth = any(getattr(level, name) is not None for name in _WINDOWED)
+        if len(_asked) >= MOST_ASKED:  # levels of policies that are gone
+            _asked.clear()
         known = _asked[id(level)] = (level, (growth, growth or level.of_last is not None or level.peers is not None))
     return known[1]
 
@@ -72,7 +80,8 @@ def holds(level: Level, subject: Subject) -> Optional[bool]:
     answers = [*_growth(level, subject), *_value(level, subject)]
     if level.cusum is not None:
         found = subject.gathered.get(level.cusum)
-        answers.append(found is not None and found.holds)
+        unread = subject.reading is None or isinstance(subject.reading, NoData)
+        answers.append(found.holds if found is not None else None if unread else False)
     if not answers or _excused(level, subject):
         return False
     answers += [_is_one_of(subject.readings.get(field), values) for field, values in level.only_when]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.earlier import Earlier
 from slurm_nvhc.model.finding import Decision, Finding
 from slurm_nvhc.model.history import Health, History
 from slurm_nvhc.model.job import GpuMapping, Job
@@ -38,13 +39,21 @@ class Window(NamedTuple):
     text: str
 
 
+class Reset(NamedTuple):
+    """A GPU's counters were seen reset: between two looks, after since_ns and not after seen_ns (wall clock)."""
+
+    since_ns: int
+    seen_ns: int
+
+
 class Input(NamedTuple):
     """before: the snapshot at the window's start, None when there is none.
 
     known: GPUs that this node had before (from the ledger).
     expected_gpus: the number of GPUs that gres.conf lists for this node, None when unknown.
     troubles: troubles from outside the snapshot (policy, ledger, environment …).
-    reset_since: GPUs whose counters were reset -> a moment before that reset (ns).
+    reset_since: GPUs whose counters were reset since the last look -> a moment before that reset (ns).
+    resets: the last reset of each GPU in this boot, as far as looks saw it; judge sets it from its memory.
     settled: sticky events that an administrator settled, model/settled.py key -> up to when (ns).
     events_are_new: the kernel's events were read from where the window began in its log.
     health: what DCGM's own health check says; None when it was not asked.
@@ -53,6 +62,7 @@ class Input(NamedTuple):
                 here exactly once, whichever hook sees it first. None when there was no earlier look, or none is kept.
     history: the engine's samples of the window, None when it was not asked.
     learned: what is normal here: entity -> field -> reading (see Learn); a GPU's under its UUID.
+    earlier: what the runs in the job's time saw; the epilog alone is told, and only what the user is told depends on it.
     """
 
     hook: str
@@ -75,6 +85,8 @@ class Input(NamedTuple):
     since_look: Optional[tuple[Change, ...]] = None
     history: Optional[History] = None
     learned: Mapping[str, Mapping[str, Reading]] = {}
+    earlier: tuple[Earlier, ...] = ()
+    resets: Mapping[str, Reset] = {}
 
     @property
     def now_ns(self) -> int:

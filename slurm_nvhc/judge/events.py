@@ -3,9 +3,14 @@
 An event belongs to a moment, not to the state of a reading: DCGM's field 230
 keeps the last Xid for ever, so its value alone says nothing about this job
 (dcgm-exporter#95). A *sticky* event (GPU off the bus, uncontained error) makes
-the GPU bad until the node reboots, the driver is loaded anew, the GPU is reset,
-or an administrator resumes the node that was drained for it; until then it is
-open, and every prolog and health check judges it again.
+the GPU bad until the node reboots, the driver is loaded anew, the GPU is reset
+(for a switch: all GPUs), or an administrator settles it (resumes the node that was
+drained for it, releases the GPU); until then it is open, and every prolog and
+health check judges it again.
+
+Looks see a reset, nothing tells its moment. Between the same two looks an event may
+be why a GPU was reset, or come of it: deliberate resets log Xids and SXids. Such an
+event is told as a warning, once, and is repaired; what is logged after it is new.
 
 A switch is the node's, whoever has a job on it: every hook judges its SXids. Xid and
 SXid numbers are two worlds, and no condition on the one ever meets the other.
@@ -15,14 +20,16 @@ from __future__ import annotations
 
 from typing import Any, Final, Iterable, Mapping, NamedTuple, Optional
 
+from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import nvlink5, sxids, xids
 from slurm_nvhc.judge import memory
-from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input
+from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input, Reset
 from slurm_nvhc.judge.say import effective_mode, make_finding
 from slurm_nvhc.model import entity, settled
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Finding
-from slurm_nvhc.model.snapshot import Event, GpuIdentity
+from slurm_nvhc.model.reading import number
+from slurm_nvhc.model.snapshot import OK, Event, GpuIdentity, GpuState
 from slurm_nvhc.model.times import iso
 from slurm_nvhc.policy.compiled import Level, Rule
 
@@ -41,6 +48,7 @@ class _Seen(NamedTuple):
 
     beside, peers: excusing Xids (unless_xid, unless_peer_xid of any rule) that the same GPU, and that other GPUs logged at
                    the same time. observed: first seen when no rule was to act on it.
+    reset: its GPU was reset in the same time (a switch's: some GPU).
     """
 
     event: Event
@@ -51,6 +59,7 @@ class _Seen(NamedTuple):
     beside: frozenset[int] = frozenset()
     peers: frozenset[int] = frozenset()
     observed: bool = False
+    reset: bool = False
 
 
 def judge_events(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
@@ -59,7 +68,8 @@ def judge_events(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
     new = [s for s in seen if _in_window(inp, notes, s)]
     _keep_sticky(inp, notes, rules, seen)
     now_rules = [r for r in rules if not r.sticky or inp.hook == EPILOG]
-    findings = _of_rules(inp, notes, now_rules, rules, [s for s in new if not _is_settled(inp, s)], seen)
+    unsettled = [s._replace(reset=_reset_beside(inp, s.place, s.event.at_ns)) for s in new if not _is_settled(inp, s)]
+    findings = _of_rules(inp, notes, now_rules, rules, unsettled, seen)
     if inp.hook != EPILOG:
         opened = _open_ones(inp, notes)
         findings += _of_rules(inp, notes, [r for r in rules if r.sticky], rules, opened, opened)
@@ -188,8 +198,9 @@ def _often_enough(inp: Input, notes: memory.Notes, rule: Rule, level: Level, pla
     if level.hits <= 1 and level.users is None:
         return matching
     who = str(inp.job.uid) if inp.job is not None and inp.job.uid is not None else ""
-    new = [(s.event.at_ns, s.event.ident, who) for s in matching]
-    count, users = notes.occurrences(memory.key(rule, level, place), new, level.within_s)
+    # One incident has many lines: a contained error is logged for each process and each channel.
+    new = sorted((s.event.at_ns, s.event.ident, who) for s in matching)
+    count, users = notes.occurrences(memory.key(rule, level, place), new, level, SAME_TIME_NS / 1e9)
     return matching if matching and count >= level.hits and users >= (level.users or 0) else []
 
 
@@ -208,35 +219,77 @@ def _keep_sticky(inp: Input, notes: memory.Notes, rules: list[Rule], seen: list[
             row = {**s.event._asdict(), "place": s.place, "boot": inp.snapshot.boot_id, "observed": observed}
             notes.open_event(settled.key(s.place, s.event.code), {**row, "beside": sorted(s.beside), "peers": sorted(s.peers)})
     for key, opened in notes.open_events().items():
-        last_ns = opened.get("last_ns")
-        if opened.get("boot") != inp.snapshot.boot_id or not isinstance(last_ns, int) or settled.covered(f"{key}|{last_ns}", inp.settled):
+        last_ns = opened["last_ns"]
+        if opened["boot"] != inp.snapshot.boot_id or settled.covered(f"{key}|{last_ns}", inp.settled):
             notes.close_event(key)
-        elif _repaired(inp, str(opened.get("place")), last_ns):
-            notes.end_event(key)
+        elif opened.get("ended") is not True:
+            place = opened["place"]
+            repaired = _repaired(inp, place, last_ns)
+            if repaired or _reset_beside(inp, place, last_ns):
+                notes.end_event(key, doubt=not repaired)
 
 
 def _repaired(inp: Input, place: str, at_ns: int) -> bool:
-    """The driver was loaded or the GPU was reset after this moment."""
-    loaded, reset = inp.snapshot.driver_loaded_ns, inp.reset_since.get(place)
-    return (loaded is not None and loaded > at_ns) or (reset is not None and reset >= at_ns)
+    """The driver was loaded after this moment, or the GPU was reset; for a switch all GPUs, as NVIDIA advises."""
+    loaded = inp.snapshot.driver_loaded_ns
+    if loaded is not None and loaded > at_ns:
+        return True
+    if entity.scope(place) == cat.SWITCH:
+        return _all_reset(inp, at_ns)
+    return _reset_after(inp.resets.get(place), at_ns)
+
+
+def _reset_after(reset: Optional[Reset], at_ns: int) -> bool:
+    return reset is not None and reset.since_ns >= at_ns
+
+
+def _all_reset(inp: Input, at_ns: int) -> bool:
+    """Was every GPU of the node reset since? One whose counters are all zero can not show it, and does not speak against it
+    where another does; one that does not answer does."""
+    gpus = inp.gpus()
+    if any(i.uuid not in gpus for i in inp.known) or any(g.status != OK for g in gpus.values()):
+        return False
+    shown = {uuid for uuid in gpus if _reset_after(inp.resets.get(uuid), at_ns)}
+    return bool(shown) and not any(_counts(gpu) for uuid, gpu in gpus.items() if uuid not in shown)
+
+
+def _counts(gpu: GpuState) -> bool:
+    """Does any counter that a reset clears stand above zero?"""
+    readings = (r for of in (gpu.readings, *gpu.links.values()) for r in of.items())
+    return any((number(value) or 0) > 0 for field, value in readings if _clears(field))
+
+
+def _clears(field: str) -> bool:
+    facts = cat.BY_NAME.get(field)
+    return facts is not None and facts.kind == cat.COUNTER and cat.GPU_RESET in facts.cleared_by
+
+
+def _reset_beside(inp: Input, place: str, at_ns: int) -> bool:
+    """Was the GPU reset between the same two looks, so that none can say which came first? For a switch any GPU."""
+    mine = inp.resets.values() if entity.scope(place) == cat.SWITCH else filter(None, (inp.resets.get(place),))
+    return any(r.since_ns < at_ns <= r.seen_ns for r in mine)
+
+
+def _is_told_here(inp: Input, place: str) -> bool:
+    """May this run tell a warning about it? A job's hooks tell those of the job's GPUs and of the node."""
+    return entity.scope(place) == cat.SWITCH or inp.in_scope(place)
 
 
 def _open_ones(inp: Input, notes: memory.Notes) -> list[_Seen]:
-    """Every sticky event that is still open, whenever it happened."""
+    """Every sticky event that is still open, whenever it happened, and those that came with a reset, once."""
     out: list[_Seen] = []
-    for row in notes.open_events().values():
-        if row.get("ended") is True:
+    for key, row in notes.open_events().items():
+        ended = row.get("ended") is True
+        if ended and not (_is_told_here(inp, row["place"]) and notes.tells_doubt(key)):
             continue
-        try:
-            event = Event(**{k: row[k] for k in Event._fields if k in row})
-        except TypeError:
-            continue
-        company = {name: frozenset(c for c in row.get(name, ()) if isinstance(c, int)) for name in ("beside", "peers")}
+        event = Event(**{k: row[k] for k in Event._fields if k in row})
+        company = {name: frozenset(row.get(name, ())) for name in ("beside", "peers")}
         more: dict[str, Any] = {
             "last_ns": row["last_ns"],
             "times": row.get("count", 1),
             **company,
             "observed": row.get("observed") is True,
+            "reset": ended,
         }
         out.extend(s._replace(**more) for s in _located(inp, [event]))
     return out
@@ -261,7 +314,10 @@ def _finding(inp: Input, rule: Rule, verdict: str, level: Level, group: list[_Se
         source=event.source,
     )
     idents = (settled.ident(first.place, event.code, last_ns),) if rule.sticky else ()
-    message = f"{name} {event.code}{often} ({meaning}){_detail(event)}{old}"
+    doubtful = rule.sticky and all(s.reset for s in group)
+    verdict = fd.WARN if doubtful else verdict
+    with_reset = f", in the same time {'a' if event.kind == SXID else 'the'} GPU was reset" if doubtful else ""
+    message = f"{name} {event.code}{often} ({meaning}){_detail(event)}{old}{with_reset}"
     found = make_finding(inp, rule, first.place, verdict, evidence, first.identity, absolute=rule.sticky, idents=idents, message=message)
     return found._replace(mode=fd.OBSERVE) if all(s.observed for s in group) else found
 

@@ -9,10 +9,12 @@ from slurm_nvhc.judge.context import HEALTH_CHECK, PROLOG, Input, Judgement, Mem
 from slurm_nvhc.judge.decide import decide
 from slurm_nvhc.judge.events import judge_events
 from slurm_nvhc.judge.locate import locate
+from slurm_nvhc.judge.parts import no_rdma
 from slurm_nvhc.judge.presence import judge_presence
 from slurm_nvhc.judge.rules import judge_readings
 from slurm_nvhc.judge.say import note
 from slurm_nvhc.judge.second_opinion import judge_health
+from slurm_nvhc.judge.settle import last_resets
 from slurm_nvhc.judge.touched import touched
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
@@ -25,6 +27,7 @@ _VERDICT_ORDER = {fd.FAIL: 0, fd.WARN: 1, fd.UNKNOWN: 2, fd.OK: 3}
 def judge(inp: Input, memory: Memory) -> Judgement:
     """Judge one run. Never raises for any reading; the same input and memory give the same result."""
     notes = mem.Notes(memory, inp.now_ns, inp.snapshot.boot_id, inp.run_id)
+    inp = inp._replace(resets=last_resets(inp, notes))
     readings = judge_readings(inp, notes)
     presence, second_look = judge_presence(inp, notes)
     findings = [
@@ -35,6 +38,7 @@ def judge(inp: Input, memory: Memory) -> Judgement:
         *monitor.no_data(inp, readings.missing),
         *monitor.resets(inp),
         *_excluded(inp),
+        *no_rdma(inp),
         *monitor.judge_troubles(inp, notes),
     ]
     findings += judge_health(inp, notes, findings)

@@ -10,11 +10,13 @@
   monitor     {code part: {n, since, run}}    trouble of our own, runs in a row
   past        {field|entity: [count, seconds]}  growth of a counter since its first error, as far as looks saw it
   evidence    {key|field: {sum, …}}           errors gathered over looks, see judge/evidence.py
+  resets      {uuid: [since_ns, seen_ns, boot]}  a GPU's last reset: see settle.py
   faults      {…}                             where faults were, for when cards are exchanged: see swaps.py
   app_failed, app_clean  {uuid: […]}          how users' jobs ended on each GPU: see users.py
 
 Keys hold entity, rule and the level's parameters, so a changed threshold
-starts anew instead of inheriting evidence for another question.
+starts anew instead of inheriting evidence for another question. What a row of
+each section looks like, and how many are kept: rows.py.
 """
 
 from __future__ import annotations
@@ -22,19 +24,13 @@ from __future__ import annotations
 import zlib
 from typing import Any, Final, Iterable, Mapping, Optional
 
+from slurm_nvhc.judge import rows
 from slurm_nvhc.model import entity, settled
 from slurm_nvhc.policy.compiled import Level, Rule
 
 LONGEST_GAP_S: Final = 3600.0  # a dozen health checks at the usual 5 minutes; our judgement
 LONGEST_GAP_SPACINGS: Final = 10
-KEEP_HITS: Final = 64  # per key; far above any hits/users a policy asks for
-# Per section, least recently touched go first: keys of edited rules and of cards that left would else
-# stay for ever. 16 GPUs x 36 links x a few rules of counting kind stay well below.
-KEEP_KEYS: Final = 4096
-_SECTIONS: Final = (
-    "streaks", "hits", "job_hits", "jobs", "links_up", "open", "engine_seen", "monitor", "past", "evidence",
-    "faults", "app_failed", "app_clean",
-)  # fmt: skip
+KEEP_PREFIXES: Final = 4096
 
 
 _prefixes: dict[int, tuple[Level, str]] = {}  # by identity: a level is asked about hundreds of links
@@ -44,32 +40,25 @@ def key(rule: Rule, level: Level, entity: str) -> str:
     known = _prefixes.get(id(level))
     if known is None or known[0] is not level:
         known = (level, f"{zlib.crc32(repr(level).encode()):08x}")
+        if len(_prefixes) >= KEEP_PREFIXES:  # levels of policies that are gone
+            _prefixes.clear()
         _prefixes[id(level)] = known
     return f"{rule.name}|{known[1]}|{entity}"
-
-
-def open_copy(memory: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """A private two-level copy; sections that are not mappings (damaged state) start empty."""
-    out: dict[str, dict[str, Any]] = {}
-    for section in _SECTIONS:
-        value = memory.get(section)
-        out[section] = dict(value) if isinstance(value, dict) else {}
-    return out
 
 
 class Notes:
     """Working copy of the memory during one judgement; ``memory()`` is what is kept."""
 
     def __init__(self, memory: Mapping[str, Any], now_ns: int, boot_id: str, run_id: str = "") -> None:
-        self._m = open_copy(memory)
+        self._m = rows.opened(memory)
         self._now = now_ns
         self._boot = boot_id
         self._run = run_id
         self._knows_engine = bool(self._m["engine_seen"])
 
     def memory(self) -> dict[str, Any]:
-        """What is kept: of each section the KEEP_KEYS that were touched last."""
-        return {section: dict(list(values.items())[-KEEP_KEYS:]) for section, values in self._m.items()}
+        """What is kept: of each section what was touched last, see rows.SECTIONS."""
+        return rows.kept(self._m)
 
     # Consecutive observations
 
@@ -85,7 +74,7 @@ class Notes:
             return 0
         entry = streaks.get(name)
         fresh = {"n": 1, "last": self._now, "boot": self._boot, "run": self._run}
-        if not isinstance(entry, dict) or not _whole(entry) or entry["boot"] != self._boot:
+        if entry is None or entry["boot"] != self._boot:
             streaks[name] = fresh
         elif self._now - entry["last"] >= max(1, spacing_s * 1e9) and not (once_a_run and self._run and entry.get("run") == self._run):
             streaks[name] = {**fresh, "n": entry["n"] + 1}
@@ -96,26 +85,43 @@ class Notes:
         """A look that gave no data. Now and then it changes nothing; for long it ends the row."""
         entry = self._m["streaks"].get(name)
         longest_ns = max(LONGEST_GAP_S, LONGEST_GAP_SPACINGS * spacing_s) * 1e9
-        if isinstance(entry, dict) and _whole(entry) and self._now - entry["last"] > longest_ns:
+        if entry is not None and self._now - entry["last"] > longest_ns:
             del self._m["streaks"][name]
 
     # Occurrences
 
-    def occurrences(self, name: str, new: list[tuple[int, str, str]], within_s: Optional[float]) -> tuple[int, int]:
-        """Add occurrences (at_ns, ident, who), each ident once; (how many, by how many different who) within within_s."""
-        kept = [h for h in self._m["hits"].get(name, []) if isinstance(h, list) and len(h) == 3]
-        idents = {h[1] for h in kept}
+    def occurrences(self, name: str, new: Iterable[tuple[int, str, str]], level: Level, apart_s: float = 0.0) -> tuple[int, int]:
+        """Add occurrences (at_ns, ident, who), each ident once; (how many, by how many different who) within the level's time.
+
+        One nearer than apart_s to another is not counted, unless it is known to be somebody else's. What is remembered
+        is what the level can need: of its time, the latest ``hits``, and the latest of each of ``users``.
+        """
+        known = list(self._m["hits"].get(name, ()))
         for at_ns, ident, who in new:
-            if ident not in idents:
-                idents.add(ident)
-                kept.append([at_ns, ident, who])
-        kept = sorted(kept, key=lambda h: int(h[0]))[-KEEP_HITS:]
-        if kept:
-            self._m["hits"][name] = kept
-            _touch(self._m["hits"], name)
-        since = 0 if within_s is None else self._now - int(within_s * 1e9)
-        recent = [h for h in kept if h[0] >= since]
-        return len(recent), len({h[2] for h in recent if h[2]})
+            same = next(
+                (
+                    n
+                    for n, (before, other, whose) in enumerate(known)
+                    if other == ident or (abs(at_ns - before) < apart_s * 1e9 and (who == whose or not who or not whose))
+                ),
+                None,
+            )
+            if same is None:
+                known.append([at_ns, ident, who])
+            elif who and not known[same][2]:  # a health check saw it before the job's epilog could say whose it was
+                known[same] = [*known[same][:2], who]
+        since = 0 if level.within_s is None else self._now - int(level.within_s * 1e9)
+        recent: list[list[Any]] = []
+        users: set[str] = set()
+        for at_ns, ident, who in sorted((h for h in known if h[0] >= since), reverse=True):
+            adds_user = who not in users and bool(who) and len(users) < (level.users or 0)
+            if len(recent) < level.hits or adds_user:
+                recent.append([at_ns, ident, who])
+                users |= {who} - {""}
+        self._m["hits"].pop(name, None)
+        if recent:
+            self._m["hits"][name] = recent[::-1]
+        return len(recent), len(users)
 
     # Jobs of a GPU
 
@@ -127,22 +133,20 @@ class Notes:
     def job_hits(self, name: str, uuid: str, holds: bool, of_last: int) -> int:
         """In how many of the GPU's last of_last jobs the condition held, the present one included."""
         number, _ = self._job(uuid)
-        hits = [n for n in self._m["job_hits"].get(name, []) if isinstance(n, int)]
+        hits = list(self._m["job_hits"].get(name, ()))
         if holds and number not in hits:
             hits.append(number)
-        hits = [n for n in hits if n > number - max(of_last, KEEP_HITS)]
+        hits = [n for n in hits if n > number - of_last]
         if hits:
             self._m["job_hits"][name] = hits
             _touch(self._m["job_hits"], name)
         else:
             self._m["job_hits"].pop(name, None)
-        return len([n for n in hits if n > number - of_last])
+        return len(hits)
 
     def _job(self, uuid: str) -> tuple[int, str]:
-        entry = self._m["jobs"].get(uuid)
-        if isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], int):
-            return entry[0], str(entry[1])
-        return 0, ""
+        number, window_key = self._m["jobs"].get(uuid, (0, ""))
+        return number, window_key
 
     def jobs_of(self, uuid: str) -> int:
         """How many jobs of the GPU have been counted so far."""
@@ -152,10 +156,8 @@ class Notes:
 
     def past(self, name: str) -> tuple[float, float]:
         """(count, seconds) of a counter since its first error; (0, 0) before it."""
-        entry = self._m["past"].get(name)
-        if isinstance(entry, list) and len(entry) == 2 and all(_is_amount(x) for x in entry):
-            return float(entry[0]), float(entry[1])
-        return 0.0, 0.0
+        count, seconds = self._m["past"].get(name, (0.0, 0.0))
+        return float(count), float(seconds)
 
     def add_past(self, name: str, amount: float, seconds: float, longest_s: float) -> None:
         """What a look saw. Beyond ``longest_s`` the older past fades; a counter that stayed quiet so long is forgotten."""
@@ -173,16 +175,13 @@ class Notes:
             self._m["past"][name] = [count, total_s]
             _touch(self._m["past"], name)
 
-    def has_evidence(self) -> bool:
-        return bool(self._m["evidence"])
-
     def evidence(self, name: str) -> Optional[dict[str, Any]]:
         """A copy; None when there is none."""
-        entry: Any = self._m["evidence"].get(name)
-        return dict(entry) if _is_evidence(entry) else None
+        entry = self._m["evidence"].get(name)
+        return None if entry is None else dict(entry)
 
     def all_evidence(self) -> dict[str, dict[str, Any]]:
-        return {name: dict(entry) for name, entry in self._m["evidence"].items() if _is_evidence(entry)}
+        return {name: dict(entry) for name, entry in self._m["evidence"].items()}
 
     def keep_evidence(self, name: str, entry: Mapping[str, Any]) -> None:
         self._m["evidence"][name] = dict(entry)
@@ -193,17 +192,16 @@ class Notes:
 
     # Links
 
-    def link_up(self, uuid: str, link: int) -> None:
-        links = self._links(uuid)
-        if link not in links:
-            self._m["links_up"][uuid] = sorted([*links, link])
+    def links_are_up(self, uuid: str, up: Iterable[int]) -> None:
+        links = set(self._links(uuid))
+        if not links.issuperset(up := set(up)):
+            self._m["links_up"][uuid] = sorted(links | up)
 
     def link_was_up(self, uuid: str, link: int) -> bool:
         return link in self._links(uuid)
 
     def _links(self, uuid: str) -> list[int]:
-        links = self._m["links_up"].get(uuid)
-        return [n for n in links if isinstance(n, int)] if isinstance(links, list) else []
+        return list(self._m["links_up"].get(uuid, ()))
 
     # Sticky events
 
@@ -214,7 +212,7 @@ class Notes:
         """
         known = self._m["open"].get(key)
         at_ns = int(row["at_ns"])
-        if not isinstance(known, dict) or known.get("boot") != row["boot"] or not isinstance(known.get("last_ns"), int):
+        if known is None or known["boot"] != row["boot"]:
             self._m["open"][key] = {**row, "last_ns": at_ns, "last_ident": row["ident"], "count": 1}
             return
         later = _is_later(row, known)
@@ -229,18 +227,39 @@ class Notes:
         if later:
             # A new occurrence that a rule may act on makes the whole row one to act on.
             changes |= {"last_ns": at_ns, "last_ident": row["ident"], "count": known.get("count", 1) + 1}
-            changes |= {"observed": row["observed"], "ended": False}
+            changes |= {"observed": row["observed"], "ended": False, "doubt": False}
         self._m["open"][key] = {**known, **changes}
 
     def open_events(self) -> dict[str, Mapping[str, Any]]:
-        return {i: r for i, r in self._m["open"].items() if isinstance(r, dict)}
+        return dict(self._m["open"])
 
     def close_event(self, key: str) -> None:
         self._m["open"].pop(key, None)
 
-    def end_event(self, key: str) -> None:
-        """It was repaired. The row stays, so that a log that is read again does not open it anew."""
-        self._m["open"][key] = {**self._m["open"][key], "ended": True}
+    def end_event(self, key: str, doubt: bool) -> None:
+        """It was repaired. The row stays, so that a log that is read again does not open it anew.
+
+        doubt: nobody knows whether it came before the repair or with it: it is still to be told once.
+        """
+        self._m["open"][key] = {**self._m["open"][key], "ended": True, "doubt": doubt}
+
+    def tells_doubt(self, key: str) -> bool:
+        """Is it this run's to tell of an ended event that it may have come with its repair? The run that asks first."""
+        doubt = self._m["open"][key].get("doubt")
+        if doubt is True:
+            self._m["open"][key] = {**self._m["open"][key], "doubt": self._run}
+        return doubt is True or (bool(self._run) and doubt == self._run)
+
+    # Resets of GPUs
+
+    def keep_reset(self, uuid: str, since_ns: int) -> None:
+        """Its counters were seen reset by this look, since a moment before."""
+        self._m["resets"][uuid] = [since_ns, self._now, self._boot]
+        _touch(self._m["resets"], uuid)
+
+    def resets(self) -> dict[str, tuple[int, int]]:
+        """uuid -> (since_ns, seen_ns) of its last reset in this boot"""
+        return {uuid: (since_ns, seen_ns) for uuid, (since_ns, seen_ns, boot) in self._m["resets"].items() if boot == self._boot}
 
     def first_sight(self, ident: str, if_first_ever: bool) -> bool:
         """Is this engine event met for the first time, or in this run? ``if_first_ever`` decides when none was met before."""
@@ -268,7 +287,7 @@ class Notes:
     def trouble(self, name: str) -> tuple[int, float]:
         """(runs in a row including this one, seconds since the first of them). Counted once per run."""
         entry = self._m["monitor"].get(name)
-        if not (isinstance(entry, dict) and isinstance(entry.get("n"), int) and isinstance(entry.get("since"), int)):
+        if entry is None:
             entry = {"n": 0, "since": self._now, "run": None}
         if entry.get("run") != self._run or not self._run:
             entry = {"n": entry["n"] + 1, "since": entry["since"], "run": self._run}
@@ -282,19 +301,18 @@ class Notes:
 
 def forget_links(memory: Mapping[str, Any], links: Iterable[tuple[str, int]]) -> dict[str, Any]:
     """The memory without these (uuid, link) having ever been up: an administrator accepted them as they are."""
-    out = open_copy(memory)
+    out = rows.opened(memory)
     for uuid, link in links:
-        known = out["links_up"].get(uuid)
-        if isinstance(known, list):
-            out["links_up"][uuid] = [n for n in known if n != link]
+        if uuid in out["links_up"]:
+            out["links_up"][uuid] = [n for n in out["links_up"][uuid] if n != link]
     return {**memory, "links_up": out["links_up"]}
 
 
 def open_names(memory: Mapping[str, Any], place: str) -> tuple[str, ...]:
     """What is open for a GPU, as names to settle: its sticky events, and evidence about it and its links."""
-    sections = open_copy(memory)
-    events = {k: r for k, r in sections["open"].items() if isinstance(r, dict) and r.get("place") == place and "last_ns" in r}
-    gathered = [e for e in sections["evidence"].values() if _is_evidence(e) and entity.gpu_of(e["place"]) == place]
+    sections = rows.opened(memory)
+    events = {k: r for k, r in sections["open"].items() if r["place"] == place}
+    gathered = [e for e in sections["evidence"].values() if entity.gpu_of(e["place"]) == place]
     return (
         *(f"{key}|{row['last_ns']}" for key, row in events.items()),
         *(settled.ident(e["place"], e["word"], e["crossed"]) for e in gathered if e["crossed"] is not None),
@@ -315,22 +333,3 @@ def _is_later(row: Mapping[str, Any], known: Mapping[str, Any]) -> bool:
 
 def _touch(section: dict[str, Any], name: str) -> None:
     section[name] = section.pop(name)
-
-
-def _is_amount(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value >= 0
-
-
-def _is_evidence(entry: Any) -> bool:
-    """Is it whole? What a damaged memory holds must not stop a hook."""
-    return (
-        isinstance(entry, dict)
-        and all(_is_amount(entry.get(k)) for k in ("sum", "looks", "errors", "seconds"))
-        and all(isinstance(entry.get(k), str) for k in ("place", "word", "boot", "run"))
-        and isinstance(entry.get("job"), int)
-        and (entry.get("crossed", "") is None or isinstance(entry.get("crossed"), int))
-    )
-
-
-def _whole(streak: Mapping[str, Any]) -> bool:
-    return all(isinstance(streak.get(k), int) for k in ("n", "last")) and "boot" in streak

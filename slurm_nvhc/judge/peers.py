@@ -179,12 +179,20 @@ def _growth(change: Optional[Change], facts: cat.Field) -> Optional[float]:
 def _over_work(inp: Input, uuid: str, field: str, work: _Work) -> Optional[float]:
     """A gauge's median over the time in which the GPU worked. None when it was known for less than the least of it."""
     samples = inp.history.series.get(uuid, {}).get(field, ()) if inp.history is not None else ()
+    if not work.times:
+        return None
     held: list[tuple[float, int]] = []
-    for begin, end in work.times:
-        for step in series.steps(samples, begin, end):
-            value = number(step.value)
+    first = 0  # both are in order: one pass over the samples, not one for each span of work
+    for step in series.steps(samples, work.times[0][0], work.times[-1][1]):
+        value = number(step.value)
+        while work.times[first][1] <= step.from_ns:
+            first += 1
+        for at in range(first, len(work.times)):
+            begin, end = work.times[at]
+            if begin >= step.to_ns:
+                break
             if value is not None:
-                held.append((float(value), step.to_ns - step.from_ns))
+                held.append((float(value), min(step.to_ns, end) - max(step.from_ns, begin)))
     if sum(ns for _value, ns in held) < LEAST_WORK_S * 1e9:
         return None
     return series.lasting_median(held)

@@ -65,7 +65,7 @@ def _verdict(inp: Input, notes: memory.Notes, rule: Rule, place: str, gone: _Mis
     for level in rule.fail:
         if level.witness and gone.witness:
             return fd.FAIL, rule.text[1], False
-        if settling(inp, level.settle_s):
+        if settling(inp, level.settle_s, place):
             continue
         spacing_s = level.spacing_s or inp.policy.reread_wait_s
         if notes.seen_in_a_row(memory.key(rule, level, place), True, spacing_s) >= level.consecutive:

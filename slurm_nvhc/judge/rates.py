@@ -28,8 +28,6 @@ LEAST_WINDOW_S: Final = 1.0
 LEAST_PAST_S: Final = 3600.0
 LONGEST_PAST_S: Final = 30 * 86400.0
 MOST_LINKS: Final = 18  # of a GPU up to NVLink 5, where nothing tells how many a total sums over
-# Counted by the transmitting end; everything else about a link by the receiving end (NVML header).
-_SENT: Final = ("nvlink_replay", "nvlink_recovery", "nvlink5_tx_", "nvlink5_recovery_")
 # Links that are up exchange flow control without payload: no link is known to have moved less than a thousandth of
 # the 25 GB/s of NVLink 3 and 4. Our judgement; without it two errors of an idle link would be beyond chance.
 LEAST_BITS_PER_S: Final = 2e8
@@ -120,7 +118,7 @@ class Normals:
         if gpu is None or not cat.of_links(cat.BY_NAME[field]):
             return None
         uuid = gpu.identity.uuid
-        counted = self._changes.get((uuid, "nvlink5_tx_bytes" if field.startswith(_SENT) else "nvlink5_rx_bytes"))
+        counted = self._changes.get((uuid, "nvlink5_tx_bytes" if cat.BY_NAME[field].counted_by == cat.SENDER else "nvlink5_rx_bytes"))
         if counted is not None and counted.kind == ch.EXACT and counted.amount is not None:
             bits: Optional[float] = counted.amount * 8
         else:

@@ -7,7 +7,7 @@ with another GPU (a value, not a change) counts too, but not against the job
 
 from __future__ import annotations
 
-from typing import Iterable, Iterator, Mapping, NamedTuple, Optional
+from typing import Final, Iterable, Iterator, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.judge import conditions, expect, memory, peers, rates
@@ -15,7 +15,7 @@ from slurm_nvhc.judge.conditions import Subject
 from slurm_nvhc.judge.context import EPILOG, HEALTH_CHECK, Input
 from slurm_nvhc.judge.events import xids_by_gpu
 from slurm_nvhc.judge.evidence import Gathering, as_told
-from slurm_nvhc.judge.parts import with_absent
+from slurm_nvhc.judge.parts import far_end_unused, with_absent
 from slurm_nvhc.judge.say import make_finding
 from slurm_nvhc.judge.settle import settling
 from slurm_nvhc.model import change as ch
@@ -26,6 +26,11 @@ from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.reading import BLANK, NOT_FOUND, NOT_SUPPORTED, NoData, number
 from slurm_nvhc.model.snapshot import OK, GpuIdentity, GpuState
 from slurm_nvhc.policy.compiled import Level, Policy, Rule
+
+# A gauge that stays bad is seen by an epilog, the next prolog and a second look within seconds: one occurrence. Health
+# checks are minutes apart, and the shortest time between two looks that packaged rules ask for is a minute as well.
+APART_S: Final = 60.0
+SOON: Final = "links may have been training: soon after boot, driver load or reset"
 
 
 class Outcome(NamedTuple):
@@ -38,8 +43,11 @@ class Outcome(NamedTuple):
 
 
 class _Hit(NamedTuple):
+    """why: what makes it less than its level says, '' mostly."""
+
     verdict: str
     level: Level
+    why: str = ""
 
 
 def judge_readings(inp: Input, notes: memory.Notes) -> Outcome:
@@ -65,7 +73,10 @@ def judge_readings(inp: Input, notes: memory.Notes) -> Outcome:
         for rule in policy.rules.values():
             if rule.kind != "reading" or rule.mode == fd.OFF or _of_parts(rule):
                 continue
+            needs_growth = _needs_growth(rule, inp)
             for field, place in _places(rule, uuid, gpu, findings):
+                if needs_growth and _is_idle(changes.get((place, field)), gathered):
+                    continue
                 subject = _subject(field, place, uuid, gpu, changes, policy, notes, learned)
                 subject = subject._replace(
                     xids=xids.get(uuid, frozenset()), standing=compared.standings.get((place, field)), in_scope=in_scope
@@ -99,14 +110,18 @@ def _judge_parts(
     if inp.window.kind == "job":
         notes.count_job("", inp.window.key)  # "of the last jobs" of a part are the node's jobs
     rules = [r for r in inp.policy.rules.values() if r.kind == "reading" and r.mode != fd.OFF and _of_parts(r)]
+    needs_growth = {rule.name: _needs_growth(rule, inp) for rule in rules}
     for place, readings in with_absent(inp).items():
         scope = entity.scope(place)
         for rule in rules:
             for field in rule.fields:
                 if cat.BY_NAME[field].scope != scope:
                     continue
-                normal = learned.get(place, {}).get(field)
-                subject = Subject(field, readings.get(field), changes.get((place, field)), readings, learned=normal)
+                change = changes.get((place, field))
+                if needs_growth[rule.name] and _is_idle(change, gathered):
+                    continue
+                normal = None if scope == cat.SWITCH_PORT and far_end_unused(inp, place) else learned.get(place, {}).get(field)
+                subject = Subject(field, readings.get(field), change, readings, learned=normal)
                 subject = _with_statistics(subject, rule, place, inp.policy, normals, gathered)
                 hit, wants_look = _strongest(rule, place, subject, inp, notes)
                 second_look = second_look or wants_look
@@ -123,14 +138,28 @@ def _with_statistics(subject: Subject, rule: Rule, place: str, policy: Policy, n
     return subject._replace(gathered=found) if found else subject
 
 
+def _needs_growth(rule: Rule, inp: Input) -> bool:
+    """Can no level of the rule hold, nor remember anything, of a counter that did not grow and has no evidence?"""
+    return all(
+        level.cusum is not None
+        or (conditions.asks_growth(level) and level.consecutive == 1 and (level.of_last is None or inp.hook != EPILOG))
+        for level in (*rule.warn, *rule.fail)
+    )
+
+
+def _is_idle(change: Optional[Change], gathered: Gathering) -> bool:
+    """Nearly all counters, nearly always: it is known not to have grown, and no earlier look saw errors of it."""
+    return (
+        change is not None and change.amount == 0 and change.kind == ch.EXACT and not gathered.knows(change.entity, change.field)
+    )
+
+
 def _of_parts(rule: Rule) -> bool:
     return cat.BY_NAME[rule.fields[0]].scope in cat.PART_SCOPES
 
 
 def _remember_links(uuid: str, gpu: GpuState, notes: memory.Notes) -> None:
-    for link, readings in gpu.links.items():
-        if readings.get("nvlink_state") == "up":
-            notes.link_up(uuid, link)
+    notes.links_are_up(uuid, (link for link, readings in gpu.links.items() if readings.get("nvlink_state") == "up"))
 
 
 def _places(rule: Rule, uuid: str, gpu: GpuState, findings: Iterable[Finding]) -> Iterator[tuple[str, str]]:
@@ -191,12 +220,16 @@ def _strongest(rule: Rule, place: str, subject: Subject, inp: Input, notes: memo
                 if level.consecutive > 1:
                     notes.no_answer(_row(rule, level, place, subject.field), level.spacing_s)
                 continue
-            if not now and level.hits == 1 and level.consecutive == 1 and level.of_last is None:
+            if not now and _asks_one_look(level):
                 continue  # nothing is remembered of a level that asks for one look
+            if conditions.windowed(level) and _began_settling(level, place, subject, inp):
+                if now and _asks_one_look(level):
+                    best = _stronger(best, _after_reset(rule, _Hit(fd.WARN, level, SOON), subject))
+                continue
             lasting, could_confirm = _persists(rule, level, place, subject, now, inp, notes)
             wants_look = wants_look or could_confirm
-            if lasting and best is None:
-                best = _after_reset(rule, _Hit(verdict, level), subject)
+            if lasting:
+                best = _stronger(best, _after_reset(rule, _Hit(verdict, level), subject))
     return best, wants_look
 
 
@@ -217,16 +250,38 @@ def _is_told_elsewhere(level: Level, inp: Input) -> bool:
     return expect.asks(level) and inp.hook != HEALTH_CHECK
 
 
+def _stronger(one: Optional[_Hit], other: Optional[_Hit]) -> Optional[_Hit]:
+    """The first of equals: a level that is held back to a warning must not hide another that fails."""
+    return one if other is None or (one is not None and not other.verdict == fd.FAIL != one.verdict) else other
+
+
+def _asks_one_look(level: Level) -> bool:
+    return level.hits == 1 and level.consecutive == 1 and level.of_last is None
+
+
+def _began_settling(level: Level, place: str, subject: Subject, inp: Input) -> bool:
+    """Did the window begin before its ``settle`` was over? Then it may hold what links count while they train: a job that
+    starts 40 s after boot has it all. Such growth is at most a warning, and no hit that is counted with later ones."""
+    if not level.settle_s:
+        return False
+    seconds = inp.window.seconds if subject.change is None else subject.change.seconds
+    return settling(inp, level.settle_s + seconds, entity.gpu_of(place))
+
+
 def _persists(rule: Rule, level: Level, place: str, subject: Subject, now: bool, inp: Input, notes: memory.Notes) -> tuple[bool, bool]:
     """(does it hold with all the persistence that the level asks for, would a second look help)"""
     name = memory.key(rule, level, place)
-    if settling(inp, level.settle_s):
+    if settling(inp, level.settle_s, entity.gpu_of(place)):
+        if not now and level.consecutive > 1:  # what is seen to be well ends the row, at any time
+            notes.seen_in_a_row(_row(rule, level, place, subject.field), False, level.spacing_s)
         return False, False
     if level.of_last is not None:
         return notes.job_hits(name, entity.gpu_of(place), now, level.of_last) >= level.hits, False
     if level.hits > 1:
         new = [(inp.now_ns, _occurrence(place, subject, inp), "")] if now else []
-        count, _ = notes.occurrences(name, new, level.within_s)
+        # Growth is named by where the counter stood, so that it counts once; what has no such name needs time between.
+        apart_s = 0.0 if subject.change is not None and subject.change.amount is not None else APART_S
+        count, _ = notes.occurrences(name, new, level, apart_s)
         return now and count >= level.hits, False
     if level.consecutive > 1:
         # A health check looks again minutes later: two looks within one run of it are one observation.
@@ -308,10 +363,11 @@ def _finding(rule: Rule, hit: _Hit, place: str, identity: Optional[GpuIdentity],
         threshold=rule.text[0] if hit.verdict == fd.WARN and hit.level in rule.warn else rule.text[1],
         rule=rule.name,
         window=inp.window.text if uses_window else "",
-        text="" if change is None else change.why,
+        text="; ".join(filter(None, (change.why if change is not None else "", hit.why))),
         at_ns=inp.now_ns,
         source=rule.source,
         limit=number(subject.readings.get(hit.level.below_field or hit.level.above_field or "")) if normal is None else normal.value,
+        learned=normal is not None,
     )
     if hit.level.poisson is not None and subject.normal is not None:
         evidence = rates.as_told(evidence, hit.level.poisson, subject.normal)
@@ -328,16 +384,11 @@ def _finding(rule: Rule, hit: _Hit, place: str, identity: Optional[GpuIdentity],
 def _dominant(findings: list[Finding]) -> tuple[Finding, ...]:
     """Without findings that a stronger one about the same field of the same entity makes pointless."""
     order = {fd.FAIL: 2, fd.WARN: 1}
-    out = []
+    best: dict[tuple[str, str], tuple[int, int]] = {}  # of all, of those that are enforced
     for f in findings:
-        stronger = [
-            g
-            for g in findings
-            if g.entity == f.entity
-            and g.evidence.field == f.evidence.field
-            and order.get(g.verdict, 0) > order.get(f.verdict, 0)
-            and (g.mode == fd.ENFORCE or f.mode != fd.ENFORCE)
-        ]
-        if not stronger:
-            out.append(f)
-    return tuple(out)
+        rank, key = order.get(f.verdict, 0), (f.entity, f.evidence.field)
+        any_, enforced = best.get(key, (0, 0))
+        best[key] = (max(any_, rank), max(enforced, rank) if f.mode == fd.ENFORCE else enforced)
+    return tuple(
+        f for f in findings if order.get(f.verdict, 0) >= best[f.entity, f.evidence.field][1 if f.mode == fd.ENFORCE else 0]
+    )

@@ -158,8 +158,8 @@ def _aside_link(inp: Input, notes: memory.Notes, place: str) -> str:
     gpu = inp.gpus().get(uuid)
     if gpu is None:
         return ""
-    if settling(inp, SETTLE_S):
-        return "links train for some minutes after boot"
+    if settling(inp, SETTLE_S, uuid):
+        return "links train for some minutes after boot or reset"
     expected = inp.policy.for_model(gpu.identity.model).expect.links
     asked = gpu.links if link is None else (link,)
     if expected is not None and any(n < expected for n in asked):

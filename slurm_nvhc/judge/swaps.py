@@ -7,7 +7,7 @@ of fault, card and place.
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterable, Mapping, NamedTuple, Optional
+from typing import Final, Iterable, NamedTuple, Optional
 
 from slurm_nvhc.judge import memory
 from slurm_nvhc.judge.context import Input
@@ -108,14 +108,14 @@ def _code(item: Item) -> str:
 
 
 def _known(inp: Input, notes: memory.Notes) -> list[_Row]:
-    """Earlier faults that can be read and are not too old, with today's address where the bus was numbered anew."""
+    """Earlier faults that are not too old, with today's address where the bus was numbered anew."""
     now: dict[str, GpuIdentity] = {u: g.identity for u, g in inp.gpus().items()}
     moved = {i.uuid: now[i.uuid].pci for i in inp.known if i.uuid in now and i.pci and now[i.uuid].pci not in ("", i.pci)}
-    rows: Mapping[str, Any] = notes.kept(SECTION)
     out = []
-    for key, value in sorted(rows.items()):
-        row = _read(key, value)
-        if row is None or row.at_ns < inp.now_ns - KEEP_NS:
+    for key, value in sorted(notes.kept(SECTION).items()):
+        code, link, uuid, _place = key.split("|")
+        row = _Row(code, link, uuid, *value)
+        if row.at_ns < inp.now_ns - KEEP_NS:
             notes.drop(SECTION, key)
             continue
         if len(moved) > MOST_MOVED and row.uuid in moved:
@@ -124,11 +124,3 @@ def _known(inp: Input, notes: memory.Notes) -> list[_Row]:
             notes.keep(SECTION, row.key, list(row[3:]))
         out.append(row)
     return out
-
-
-def _read(key: str, value: Any) -> Optional[_Row]:
-    """None for what this version did not write."""
-    head = key.split("|")
-    if len(head) != 4 or not isinstance(value, list) or len(value) != 4 or not isinstance(value[0], int):
-        return None
-    return _Row(head[0], head[1], head[2], value[0], *(str(v) for v in value[1:]))

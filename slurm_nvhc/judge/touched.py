@@ -1,12 +1,15 @@
 """Did a fault touch this job? For the user whose loss curve broke; asked when a job ends.
 
-  hit      something failed on the job's GPUs, or on the node beside them, while the job ran, whatever a rule's mode
+  hit      something failed on the job's GPUs, or on the node beside them, while the job ran, whatever a rule's mode;
+           lost data that was counted or logged then, whatever the rules are
   suspect  a warning, or an error counter that grew at all; a fault that stood there before the job began
   unknown  nothing was seen, but not all of it could be seen
   clean    all of it was seen, and nothing happened. What no counter sees (silent corruption) is not in any of these
 
 It is said honestly what it means: an NVLink that resends loses no data, an uncorrectable error does. What is
 configured, and trouble of our own, touches nobody's results.
+
+A fault that came and went within the job is in no reading of its end: what the runs in between found counts as well.
 """
 
 from __future__ import annotations
@@ -16,13 +19,16 @@ from typing import Final, Iterable, Mapping, NamedTuple, Optional, Sequence
 from slurm_nvhc.catalog import effects, figures
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import findings as codes
+from slurm_nvhc.judge import when
 from slurm_nvhc.judge.context import EPILOG, Input
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.earlier import Earlier
 from slurm_nvhc.model.finding import EVENTS, Finding
 from slurm_nvhc.model.reading import Reading
+from slurm_nvhc.model.settled import SAME_MOMENT_NS
 from slurm_nvhc.model.snapshot import Snapshot
 from slurm_nvhc.model.suspect import CLEAN, HIT, SUSPECTED, UNKNOWN, Touched
 
@@ -32,12 +38,17 @@ MOST_MINUTES: Final = 30
 
 
 class _Mark(NamedTuple):
-    """One thing that touched the job."""
+    """One thing that touched the job. about: (entity, what), the same for all that is found about one counter, state or Xid.
 
+    looks: from when to when other runs found it.
+    """
+
+    about: tuple[str, str]
     verdict: str
     effect: str
     what: str
     minutes: tuple[tuple[int, int, str], ...] = ()
+    looks: Optional[tuple[int, int]] = None
 
 
 def touched(inp: Input, findings: Sequence[Finding]) -> Optional[Touched]:
@@ -45,11 +56,11 @@ def touched(inp: Input, findings: Sequence[Finding]) -> Optional[Touched]:
     if inp.hook != EPILOG or not inp.job_uuids():
         return None
     grown = _counted(inp)
-    marks = [m for m in (_mark(inp, f) for f in _once(findings)) if m is not None]
-    told = {(f.entity, f.evidence.field) for f in findings}
-    marks += [_growth_mark(inp, c) for c in grown if (c.entity, c.field) not in told]
+    table = {(c.entity, c.field): c for c in inp.changes}
+    own = [_mark(inp, f, table) for f in findings]
+    marks = _once([*own, *_of_earlier(inp, table), *(_growth_mark(inp, c) for c in grown)])
     unseen = _unseen(inp, findings)
-    minutes = tuple(sorted({m for mark in marks for m in mark.minutes}))[:MOST_MINUTES]
+    minutes = tuple(sorted({m for mark in marks for m in _when(inp, mark, table)}))[:MOST_MINUTES]
     counters = tuple(_counter(inp, c) for c in grown[:MOST_COUNTERS])
     if not marks and unseen:
         return Touched(UNKNOWN, "; ".join(unseen))
@@ -60,40 +71,95 @@ def touched(inp: Input, findings: Sequence[Finding]) -> Optional[Touched]:
     return Touched(verdict, _why(marks, unseen), minutes, counters)
 
 
-def _once(findings: Sequence[Finding]) -> list[Finding]:
-    """Without the weaker of findings about one counter: two rules that see the same growth are one thing to the user."""
-    out: dict[tuple[str, str], Finding] = {}
-    for finding in findings:  # worst first
-        field = finding.evidence.field
-        about = (finding.entity, field if field in cat.BY_NAME else f"{finding.code} {finding.message}")
-        if finding.verdict in (fd.WARN, fd.FAIL):
-            out.setdefault(about, finding)
+def _once(marks: Iterable[Optional[_Mark]]) -> list[_Mark]:
+    """One mark for all that is found about one thing, the worst: of equals the first. It has the minutes of all of them."""
+    out: dict[tuple[str, str], _Mark] = {}
+    for mark in marks:
+        if mark is None:
+            continue
+        known = out.setdefault(mark.about, mark)
+        if known is mark:
+            continue
+        worse = mark if mark.verdict == HIT != known.verdict else known
+        # One event has another stamp in each reading. Minutes of counters are told for the whole job (_when).
+        later = [m for m in mark.minutes if all(abs(m[0] - other[0]) > SAME_MOMENT_NS for other in known.minutes)]
+        looks = [looks for looks in (known.looks, mark.looks) if looks is not None]
+        span = (min(begin for begin, _end in looks), max(end for _begin, end in looks)) if looks else None
+        out[mark.about] = worse._replace(minutes=(*known.minutes, *later), looks=span)
     return list(out.values())
 
 
-def _mark(inp: Input, finding: Finding) -> Optional[_Mark]:
-    """What a finding means for the job; None when it means nothing."""
-    effect = effects.OF_FIELD.get(finding.evidence.field) or effects.OF_CODE.get(finding.code, effects.UNKNOWN)
-    if finding.klass == "monitor" or effect == effects.NONE:
+def _mark(inp: Input, finding: Finding, changes: Mapping[tuple[str, str], Change], look: Optional[Earlier] = None) -> Optional[_Mark]:
+    """What a finding means for the job; None when it means nothing. look: the run that made it, None for this one."""
+    evidence = finding.evidence
+    effect = effects.OF_FIELD.get(evidence.field) or effects.OF_CODE.get(finding.code, effects.UNKNOWN)
+    if finding.verdict not in (fd.WARN, fd.FAIL) or finding.klass == "monitor" or effect == effects.NONE:
         return None
     if not finding.of_job and entity.scope(finding.entity) in (cat.GPU, cat.LINK):
         return None  # another job's GPU
-    stood = _stood_before(inp.before, finding)
+    stood = _stood_before(inp, finding, look)
     if stood and finding.verdict == fd.WARN:
         return None
-    verdict = HIT if finding.verdict == fd.FAIL and not stood else SUSPECTED
+    whole = look is None or _is_of_the_job(inp, finding, changes, look)
+    if whole is None:
+        return None
+    # What was counted or logged did happen: a rule that only warns makes it no less. A state that one look saw may be none.
+    lost = effect == effects.LOST and evidence.bound == "exact" and bool(evidence.amount) and (_is_event(finding) or not finding.absolute)
+    verdict = HIT if (finding.verdict == fd.FAIL or lost) and whole and not stood else SUSPECTED
     where = _name(inp, finding.entity)
     meaning = codes.BY_CODE[finding.code].meaning if finding.code in codes.BY_CODE else finding.code
     what = f"{where}: {meaning} ({finding.message}){', as before the job began' if stood else ''}"
-    return _Mark(verdict, effect, what, _minutes(finding, where))
+    minutes = () if stood else _minutes(finding, where)
+    looks = (look.at_ns, look.at_ns) if look is not None and not stood and not _is_event(finding) else None
+    return _Mark(_about(finding), verdict, effect, what, minutes, looks)
 
 
-def _stood_before(before: Optional[Snapshot], finding: Finding) -> bool:
-    """A state, not a change: did the same reading show it when the job began?"""
-    if before is None or not finding.absolute:
+def _about(finding: Finding) -> tuple[str, str]:
+    field = finding.evidence.field
+    if _is_event(finding):
+        return finding.entity, f"{field} {finding.evidence.after}"
+    return finding.entity, field if field in cat.BY_NAME else finding.code
+
+
+def _is_event(finding: Finding) -> bool:
+    return finding.evidence.field in EVENTS
+
+
+def _of_earlier(inp: Input, changes: Mapping[tuple[str, str], Change]) -> list[Optional[_Mark]]:
+    """What other runs found in the job's time, the prolog first."""
+    if inp.window.kind != "job":
+        return []
+    mine = inp.job_uuids()
+    return [_mark(inp, f._replace(of_job=entity.gpu_of(f.entity) in mine), changes, look) for look in inp.earlier for f in look.findings]
+
+
+def _is_of_the_job(inp: Input, finding: Finding, changes: Mapping[tuple[str, str], Change], look: Earlier) -> Optional[bool]:
+    """Did what another run found happen in the job's time? None: no, it was over. False: perhaps, the run looked back to before."""
+    start_ns = inp.window.start_ns or 0
+    if _is_event(finding):
+        return True if finding.absolute or (finding.evidence.at_ns or 0) >= start_ns else None
+    change = changes.get((finding.entity, finding.evidence.field))
+    if not finding.absolute and change is not None and change.kind == ch.EXACT and change.amount == 0:
+        return None
+    return finding.absolute or look.from_ns >= start_ns
+
+
+def _stood_before(inp: Input, finding: Finding, look: Optional[Earlier]) -> bool:
+    """A state, not a change: did the same reading show it, or the prolog find it, when the job began?"""
+    start_ns = inp.window.start_ns or 0
+    if look is not None and look.at_ns <= start_ns:
+        return True
+    if inp.before is None or not finding.absolute:
         return False
-    was = _reading(before, finding.entity, finding.evidence.field)
-    return was is not None and was == finding.evidence.after
+    if _is_event(finding):
+        # An epilog of its own finds new events only, whatever their stamps say (judge/events.py).
+        return look is not None and (finding.evidence.at_ns or 0) < start_ns
+    was = _reading(inp.before, finding.entity, finding.evidence.field)
+    if was is not None and was == finding.evidence.after:
+        return True
+    # What is not there has no reading: a switch that is gone, a GPU that does not answer.
+    prologs = (f for e in inp.earlier if e.at_ns <= start_ns for f in e.findings)
+    return any((f.code, *_about(f), f.evidence.after) == (finding.code, *_about(finding), finding.evidence.after) for f in prologs)
 
 
 def _reading(snapshot: Snapshot, place: str, field: str) -> Optional[Reading]:
@@ -107,11 +173,30 @@ def _reading(snapshot: Snapshot, place: str, field: str) -> Optional[Reading]:
 def _minutes(finding: Finding, where: str) -> tuple[tuple[int, int, str], ...]:
     """When: an event has its own stamp, growth its moments. A reading's stamp is that of the look, and says nothing."""
     evidence = finding.evidence
-    if evidence.field in EVENTS and evidence.at_ns is not None:
+    if _is_event(finding) and evidence.at_ns is not None:
         return ((evidence.at_ns, evidence.at_ns, f"{where}: {finding.message}"),)
-    label = cat.BY_NAME[evidence.field].label if evidence.field in cat.BY_NAME else finding.code
-    facts = cat.BY_NAME.get(evidence.field)
-    return tuple((begin, end, f"{where}: {label} +{figures.amount(amount, facts)}") for begin, end, amount in evidence.moments)
+    return _grew(where, evidence.field, evidence.moments)
+
+
+def _grew(where: str, field: str, moments: when.Moments, by: str = "") -> tuple[tuple[int, int, str], ...]:
+    facts = cat.BY_NAME.get(field)
+    label = field if facts is None else facts.label
+    return tuple((begin, end, f"{where}: {label} +{figures.amount(amount, facts)}{by}") for begin, end, amount in moments)
+
+
+def _when(inp: Input, mark: _Mark, changes: Mapping[tuple[str, str], Change]) -> tuple[tuple[int, int, str], ...]:
+    """The minutes of a mark: those of its counter over the whole job, else its own, else when other runs found it."""
+    change, where = changes.get(mark.about), _name(inp, mark.about[0])
+    if change is not None and change.amount:
+        by_samples = when.sampled(change, changes, inp.window, inp.history)
+        if by_samples:
+            return _grew(where, change.field, by_samples)
+        by_looks = when.seen(change, inp.earlier, inp.window.start_ns or 0)
+        if by_looks:
+            return _grew(where, change.field, by_looks, " (by health checks)")
+    if mark.minutes:
+        return mark.minutes
+    return () if mark.looks is None else ((*mark.looks, f"{mark.what} (found then)"),)
 
 
 def _counted(inp: Input) -> list[Change]:
@@ -126,7 +211,7 @@ def _growth_mark(inp: Input, change: Change) -> _Mark:
     """An error counter that grew without any rule saying something. Lost data is a hit, whatever the rules are."""
     effect = effects.OF_FIELD[change.field]
     lost = effect == effects.LOST and change.kind == ch.EXACT
-    return _Mark(HIT if lost else SUSPECTED, effect, _counter(inp, change))
+    return _Mark((change.entity, change.field), HIT if lost else SUSPECTED, effect, _counter(inp, change))
 
 
 def _counter(inp: Input, change: Change) -> str:

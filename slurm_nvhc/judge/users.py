@@ -7,7 +7,7 @@ Memory sections (see memory.py), per GPU the latest users only:
 
 from __future__ import annotations
 
-from typing import Any, Final, Mapping, NamedTuple
+from typing import Final, Mapping, NamedTuple
 
 from slurm_nvhc.catalog import xids
 from slurm_nvhc.judge import memory
@@ -59,7 +59,7 @@ def remember(inp: Input, notes: memory.Notes) -> Programs:
         for uuid in sorted(inp.job_uuids() & set(inp.gpus())):
             if uuid in blamed or inp.window.seconds >= LEAST_CLEAN_S:
                 section = FAILED if uuid in blamed else CLEAN
-                others = [row for row in _rows(notes, section, uuid) if row[1] != who]
+                others = [row for row in notes.kept(section).get(uuid, ()) if row[1] != who]
                 notes.keep(section, uuid, [*others, [inp.now_ns, who, job.user]][-KEPT_USERS:])
     names: dict[str, str] = {}
     failed, clean = (_lately(inp, notes, section, names) for section in (FAILED, CLEAN))
@@ -76,16 +76,9 @@ def _failed_now(inp: Input) -> frozenset[str]:
 
 def _lately(inp: Input, notes: memory.Notes, section: str, names: dict[str, str]) -> Mapping[str, frozenset[str]]:
     out: dict[str, frozenset[str]] = {}
-    for uuid in notes.kept(section):
-        rows = [row for row in _rows(notes, section, uuid) if row[0] >= inp.now_ns - WITHIN_NS]
-        names.update({uid: str(name) or f"user {uid}" for _at, uid, name in rows})
+    for uuid, known in notes.kept(section).items():
+        rows = [row for row in known if row[0] >= inp.now_ns - WITHIN_NS]
+        names.update({uid: name or f"user {uid}" for _at, uid, name in rows})
         if rows:
             out[uuid] = frozenset(uid for _at, uid, _name in rows)
     return out
-
-
-def _rows(notes: memory.Notes, section: str, uuid: str) -> list[list[Any]]:
-    """What can be read of a GPU's rows."""
-    rows = notes.kept(section).get(uuid)
-    whole = (r for r in (rows if isinstance(rows, list) else ()) if isinstance(r, list) and len(r) == 3)
-    return [r for r in whole if isinstance(r[0], int) and isinstance(r[1], str)]

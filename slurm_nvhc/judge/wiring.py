@@ -1,29 +1,26 @@
 """Links as wires: which two ends belong together, and what the counters of either end say. Pure.
 
-Counter direction (NVML header): replay and recovery are counted by the end that transmits, CRC and ECC
-by the end that receives. NVLink 5 alike: retries where codes are sent, code errors where they arrive.
+Which end counts what is the catalogue's to say (Field.counted_by).
 """
 
 from __future__ import annotations
 
 from typing import Final, Iterable, Mapping, NamedTuple
 
+from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import entity
 from slurm_nvhc.model.change import EXACT, Change
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
 
-SENT: Final = frozenset({"nvlink_replay", "port_replay", "nvlink5_retry_events"})
+_OF_ENDS: Final = tuple(f for f in cat.ALL if f.scope in (cat.LINK, cat.SWITCH_PORT))
+# Counted by the sender too, but a link retrains as a whole.
 RETRAINED: Final = frozenset({"nvlink_recovery", "port_recovery", "nvlink5_link_recovery", "nvlink5_link_phy_recovery"})
-RECEIVED: Final = frozenset(
-    {
-        "nvlink_crc_flit", "nvlink_crc_data", "port_crc_flit", "port_crc_data", "port_ecc",
-        "nvlink5_code_errors", "nvlink5_code_uncorrectable",
-    }
-)  # fmt: skip
+SENT: Final = frozenset(f.name for f in _OF_ENDS if f.counted_by == cat.SENDER) - RETRAINED
+RECEIVED: Final = frozenset(f.name for f in _OF_ENDS if f.counted_by == cat.RECEIVER)
 REMOTE: Final = ("nvlink_remote", "port_remote")  # readings that tell the far end, as an entity
 
-_ENDS: Final = ("link", "switch_port")
-_DEVICES: Final = ("gpu", "switch")
+_ENDS: Final = (cat.LINK, cat.SWITCH_PORT)
+_DEVICES: Final = (cat.GPU, cat.SWITCH)
 
 
 class Wire(NamedTuple):

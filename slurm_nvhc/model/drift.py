@@ -7,7 +7,7 @@ from typing import Collection, Final, Mapping, NamedTuple, Optional
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import entity, learned
 from slurm_nvhc.model.learned import Normal
-from slurm_nvhc.model.reading import NoData, Reading
+from slurm_nvhc.model.reading import NoData, Reading, number
 from slurm_nvhc.model.snapshot import Snapshot
 
 # Row.state
@@ -74,24 +74,43 @@ def _answered(place: str, snapshot: Snapshot) -> bool:
     return bool(snapshot.gpus)
 
 
+def fell(row: Row) -> bool:
+    """Is it a gauge (lanes, generation, watts, memory, rate) that is lower than normal? No upgrade does that; hardware does."""
+    if row.state != DIFFERS or row.normal is None or cat.BY_NAME[row.field].kind != cat.GAUGE:
+        return False
+    now, normal = number(row.now), number(row.normal.value)
+    return now is not None and normal is not None and now < normal
+
+
+def none_left(found: Collection[Row]) -> bool:
+    """Of these rows' parts, is none of those that are known seen any more? They were renamed then, or their driver is not loaded."""
+    known = [row for row in found if row.normal is not None]
+    return bool(known) and all(row.state == GONE for row in known)
+
+
 def covers(name: str, place: str) -> bool:
-    """Is ``place`` what ``name`` names, or part of it (a GPU's link, a switch's port)?"""
-    return place == name or place.startswith(f"{name}/")
+    """Is ``place`` what ``name`` names, or part of it (a GPU's link, a switch's port), or of its kind ("rdma")?"""
+    return place == name or place.startswith((f"{name}/", f"{name}:"))
 
 
-def accept(found: Collection[Row], name: str, field: str = "") -> Acceptance:
+def accept(found: Collection[Row], name: str, field: str = "", convicted: Collection[tuple[str, str]] = ()) -> Acceptance:
     """Take what is shown for normal: of ``name`` and its parts, or with '' of the whole node; of one field or of all.
 
-    For the whole node only configuration is taken: a link that is dead on one of a thousand nodes must not
-    become normal by the word that follows an upgrade of all. What is down or gone has to be named.
+    For the whole node only configuration is taken: a link that is dead on one of a thousand nodes, or a riser
+    that lost lanes, must not become normal by the word that follows an upgrade of all. What is down, gone or
+    less than it was has to be named, and so has what a rule is against now (``convicted``: (entity, field)).
     """
+    rdma_is_gone = none_left([row for row in found if entity.scope(row.entity) == cat.RDMA])
     readings: dict[str, dict[str, Reading]] = {}
     gone: list[tuple[str, str]] = []
     left: list[Row] = []
     for row in found:
         if (name and not covers(name, row.entity)) or (field and field != row.field):
             continue
-        if row.state in (DIFFERS, NEW) and row.now is not None:
+        kept_back = fell(row) or (row.entity, row.field) in convicted or (rdma_is_gone and entity.scope(row.entity) == cat.RDMA)
+        if not name and kept_back and row.state in (DIFFERS, NEW):
+            left.append(row)
+        elif row.state in (DIFFERS, NEW) and row.now is not None:
             readings.setdefault(row.entity, {})[row.field] = row.now
         elif row.state in (OUT_OF_USE, GONE):
             if name:

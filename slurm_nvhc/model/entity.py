@@ -59,6 +59,11 @@ def gpu_of(entity: str) -> str:
     return head if head.startswith("GPU-") else ""
 
 
+def whole(entity: str) -> str:
+    """What an entity is a part of: a link's GPU, a port's switch; anything else is its own whole."""
+    return gpu_of(entity) or (entity.partition("/port")[0] if entity.startswith("switch:") else entity)
+
+
 def pci(address: str) -> str:
     """The one form of a PCI address: lower case, 4-digit domain, with function.
 

@@ -44,6 +44,7 @@ class Evidence(NamedTuple):
     amount/rate are lower bounds when ``bound`` is "at_least". ``rate`` is per second.
     window is text for people ("job 8812, 41m"), threshold is the rule's condition as text.
     limit is the other reading that a condition compared with (the widest PCIe link, a slowdown limit, what was learned).
+    learned: the condition is about what was learned here, or about what the siblings of a new card have: limit is that.
     expected, chance: statistical rules: the growth that is normal, and how likely chance alone gives this much.
     moments: when within the window it grew: (from ns, to ns, amount), oldest first; () when that is not known.
     """
@@ -62,6 +63,7 @@ class Evidence(NamedTuple):
     at_ns: Optional[int] = None
     source: str = ""
     limit: Any = None
+    learned: bool = False
     expected: Optional[float] = None
     chance: Optional[float] = None
     moments: tuple[tuple[int, int, float], ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple, Optional
 
+from slurm_nvhc.model.earlier import Earlier
 from slurm_nvhc.model.history import Health, History, Incident
 from slurm_nvhc.model.job import GpuMapping
 from slurm_nvhc.model.learned import Table
@@ -17,6 +18,7 @@ class Given(NamedTuple):
     settled: names of events that an administrator settled (model/settled.py)
     learned: what was normal here; not kept with a run, since the ledger tells since when each of it holds
     history: the engine's samples; not kept with a run, which has a short timeline of them (model/timeline.py)
+    earlier: the runs in the job's time; not kept with a run, since they are runs themselves
     """
 
     mapping: GpuMapping
@@ -29,6 +31,7 @@ class Given(NamedTuple):
     events_are_new: bool = False
     health: Optional[Health] = None
     history: Optional[History] = None
+    earlier: tuple[Earlier, ...] = ()
 
 
 def to_json(given: Given, snapshot: Snapshot) -> dict[str, Any]:

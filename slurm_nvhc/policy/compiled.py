@@ -63,7 +63,8 @@ class Level(NamedTuple):
     fatal:         event rules: only events whose line says fatal (True), or does not (False)
     lost:          presence rule: an expected GPU does not answer
     consecutive/spacing_s: seen this often in a row, looks at least spacing_s apart; 0: at least Policy.reread_wait_s
-    settle_s:      not before this long after boot or driver load; what is seen before is not counted for consecutive.
+    settle_s:      not before this long after boot, driver load or the GPU's reset; what is seen before is not counted for
+                   consecutive. Growth over a window that began before is a warning at most, and is no hit.
                    A lost GPU with a witness is not held back by it
     hits/of_last:  in this many of the last of_last jobs of the GPU (this one included)
     hits/within_s: this many times within within_s seconds
@@ -72,9 +73,10 @@ class Level(NamedTuple):
     witness:       a kernel log line or PCI reading about the same GPU makes consecutive moot
     unless_peer_xid: an Xid does not count when another GPU logged one of these within seconds (an echo)
     unless_xid:    does not hold when the same GPU logged one of these Xids in the same window
-    unless:        (field, values): does not hold when another reading of the GPU is known to be one of the values;
+    unless:        (field, values): does not hold when another reading of the GPU, or of the same part, is known to be one of the values;
                    without data about that reading the level is judged as if nothing spoke against it
-    only_when:     (field, values): holds only when another reading of the GPU is one of the values; no data about it: no data
+    only_when:     (field, values): holds only when another reading of the GPU, or of the same part, is one of the values; no data
+                   about it: no data
     """
 
     increase_above: Optional[float] = None
@@ -288,6 +290,16 @@ class Policy(NamedTuple):
         A partition's and a node's own words come after the model's: ``raw`` is the policy
         without any overlay, ``later`` the partition's and node's, already part of self.
         """
+        if id(self) not in _of_models:
+            if len(_of_models) >= MOST_POLICIES:
+                del _of_models[next(iter(_of_models))]
+            _of_models[id(self)] = (self, {})
+        known = _of_models[id(self)][1]
+        if model not in known:
+            known[model] = self._overlaid(model)
+        return known[model]
+
+    def _overlaid(self, model: str) -> Policy:
         patches = [patch for pattern, patch in self.by_model if matches(pattern, model)]
         if not patches:
             return self
@@ -295,6 +307,12 @@ class Policy(NamedTuple):
         for patch in (*patches, *self.later):
             raw = merge(raw, patch)
         return build(raw, self.hash)
+
+
+# By identity, which holds since the policy itself is kept beside. A hook has one policy, a simulation two for each
+# partition and asks for them with every run; built anew each time they would fill what judge keeps for each level.
+MOST_POLICIES: Final = 64
+_of_models: dict[int, tuple[Policy, dict[str, Policy]]] = {}
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -81,9 +81,9 @@ def _one(key: str, value: Any, fields: Sequence[cat.Field]) -> tuple[str, Any]:
     if key == "sxid":
         return key, [] if value == "any" else _xids(value, MAX_SXID)
     if key == "unless":
-        return "", _unless(value)
+        return "", _unless(value, fields)
     if key == "only_when":
-        return key, _others(key, value)
+        return key, _others(key, value, fields)
     return key, value
 
 
@@ -146,7 +146,7 @@ def _xids(value: Any, most: int = MAX_XID) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def _unless(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _unless(raw: Mapping[str, Any], fields: Sequence[cat.Field]) -> dict[str, Any]:
     if not raw:
         raise Refused("names nothing", "e.g. unless: {row_remap_pending: 1}")
     out: dict[str, Any] = {}
@@ -157,19 +157,20 @@ def _unless(raw: Mapping[str, Any]) -> dict[str, Any]:
                 raise Refused(f"{name} takes Xid numbers")
             out["unless_xid" if name == "xid" else "unless_peer_xid"] = _xids(values)
     readings = {name: value for name, value in raw.items() if name not in ("xid", "peer_xid")}
-    return {**out, "unless": _others("unless", readings)} if readings else out
+    return {**out, "unless": _others("unless", readings, fields)} if readings else out
 
 
-def _others(key: str, raw: Mapping[str, Any]) -> list[Any]:
-    """Other readings of the GPU, with the values that are meant."""
+def _others(key: str, raw: Mapping[str, Any], fields: Sequence[cat.Field]) -> list[Any]:
+    """Other readings of the same GPU (of a link: of its GPU), switch, port or node, with the values that are meant."""
+    whose = fields[0].scope if fields and fields[0].scope in cat.PART_SCOPES else cat.GPU
     if not raw:
         raise Refused("names nothing", f"e.g. {key}: {{gpu_processes: 0}}")
     out: list[Any] = []
     for name, value in raw.items():
         field = ref.field(int(name) if name.isdigit() else name)
-        if field.scope != cat.GPU or not field.live:
-            whose = f"belongs to a {field.scope}" if field.live else "has no value of this moment"
-            raise Refused(f"{field.name} {whose}", f"{key} looks at the GPU's own readings")
+        if field.scope != whose or not field.live:
+            why = f"belongs to a {field.scope}" if field.live else "has no value of this moment"
+            raise Refused(f"{field.name} {why}", f"{key} looks at the {'GPU' if whose == cat.GPU else 'same part'}'s own readings")
         out.append([field.name, ref.words(field, value if isinstance(value, list) else [value])])
     return out
 
@@ -189,8 +190,8 @@ def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
         wrong = ("witness is for lost GPUs only", "")
     elif key == "unless" and kind == "presence":
         wrong = ("unless does not fit lost GPUs", "")
-    elif key == "only_when" and (kind != "reading" or any(f.scope not in (cat.GPU, cat.LINK) for f in fields)):
-        wrong = ("only_when looks at the readings of a GPU", "give the rule fields of a GPU or its links")
+    elif key == "only_when" and kind != "reading":
+        wrong = ("only_when looks at readings", "give the rule a field")
     else:
         for field in fields:
             wrong = wrong or _misfit(key, field)

@@ -89,7 +89,7 @@ class Level(Section):
     consecutive: Annotated[Union[int, UnsetType], _doc("this many observations in a row (1)")] = UNSET
     spacing: Annotated[Union[Duration, UnsetType], _doc("with consecutive: looks at least this far apart (reread_wait)")] = UNSET
     settle: Annotated[
-        Union[Duration, UnsetType], _doc("not before this long after boot or driver load; consecutive starts after it (0s)")
+        Union[Duration, UnsetType], _doc("not before this long after boot, driver load or reset; consecutive starts after it (0s)")
     ] = UNSET
     hits: Annotated[Union[int, UnsetType], _doc("in this many of the last of_last jobs, or this often within a time (1)")] = UNSET
     of_last: Annotated[Union[int, UnsetType], _doc("with hits: of the GPU's last so many jobs, this one included")] = UNSET
@@ -101,11 +101,11 @@ class Level(Section):
     ] = UNSET
     unless: Annotated[
         Union[dict[str, Union[Word, list[Word]]], UnsetType],
-        _doc("not when another reading of the GPU is this, or when xid / peer_xid was logged on it / on another GPU"),
+        _doc("not when another reading of the GPU (or same part) is this, or when xid / peer_xid was logged on it / on another GPU"),
     ] = UNSET
     only_when: Annotated[
         Union[dict[str, Union[Word, list[Word]]], UnsetType],
-        _doc("only when another reading of the GPU is known to be this: {gpu_processes: 0}"),
+        _doc("only when another reading of the GPU (or same part) is known to be this: {gpu_processes: 0}"),
     ] = UNSET
 
 
@@ -124,7 +124,8 @@ class Rule(Section):
     ] = UNSET
     mode: Annotated[Union[Mode, UnsetType], _doc("enforce: act; observe: record only; off: do not judge (enforce)")] = UNSET
     sticky: Annotated[
-        Union[bool, UnsetType], _doc("Xids: stays until reboot, driver load, or until an administrator resumes the node (false)")
+        Union[bool, UnsetType],
+        _doc("Xids, SXids: stays until reboot, driver load, a GPU's reset, or until an administrator resumes the node (false)"),
     ] = UNSET
     after_reset: Annotated[
         Union[Literal["ignore", "warn", "fail"], UnsetType], _doc("the most that a count since a reset in the window leads to (warn)")

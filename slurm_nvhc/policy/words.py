@@ -94,7 +94,7 @@ def _lasting(raw: Mapping[str, Any]) -> list[str]:
     if raw.get("witness"):
         said.append("or once with a witness")
     if raw.get("settle_s"):
-        said.append(f"not within {duration(raw['settle_s'])} after boot or driver load")
+        said.append(f"not within {duration(raw['settle_s'])} after boot, driver load or reset")
     return said
 
 

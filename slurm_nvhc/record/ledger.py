@@ -287,6 +287,10 @@ class Ledger:
         """A hook's runs whose window overlaps a time, newest first, without snapshots; bounded, see query.MOST_BETWEEN."""
         return self._store.read(lambda conn: query.runs_between(conn, text(hook), int64(start_ns), int64(end_ns), self.damaged))
 
+    def runs_within(self, start_ns: int, end_ns: int) -> tuple[Run, ...]:
+        """Runs of any hook that ended in a time, both ends included, oldest first, without snapshots; see query.MOST_WITHIN."""
+        return self._store.read(lambda conn: query.runs_within(conn, int64(start_ns), int64(end_ns), self.damaged))
+
     def last_run(self, hook: str) -> Optional[Run]:
         return self._store.read(lambda conn: query.last_run(conn, text(hook), self.damaged))
 

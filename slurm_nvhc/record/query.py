@@ -14,6 +14,8 @@ from slurm_nvhc.record.run import Run, unpack_snapshot, with_body
 DECODE_ERRORS: Final = (NvhcError, ValueError, TypeError, KeyError, AttributeError)
 
 MOST_BETWEEN: Final = 5000  # two weeks of health checks at the usual 5 minutes
+# An epilog reads them, some 1 ms each: half a day of health checks, and of a longer job the worst and the newest.
+MOST_WITHIN: Final = 150
 
 _COLUMNS: Final = "id, hook, job_id, user, partition, started_ns, ended_ns, verdict, policy_hash, exit_code, before_run, body"
 
@@ -50,6 +52,13 @@ def runs_between(conn: sqlite3.Connection, hook: str, start_ns: int, end_ns: int
     """The runs of a hook whose window overlaps a time."""
     where = "WHERE finished = 1 AND hook = ? AND ended_ns > ? AND started_ns < ? ORDER BY id DESC LIMIT ?"
     return _runs(conn, where, (hook, start_ns, end_ns, MOST_BETWEEN), damaged)
+
+
+def runs_within(conn: sqlite3.Connection, start_ns: int, end_ns: int, damaged: list[str]) -> tuple[Run, ...]:
+    """Runs of all hooks that ended in a time, oldest first. Of more than MOST_WITHIN the worst are taken, then the newest."""
+    where = """WHERE id IN (SELECT id FROM runs WHERE finished = 1 AND ended_ns BETWEEN ? AND ?
+               ORDER BY CASE verdict WHEN 'fail' THEN 0 WHEN 'warn' THEN 1 ELSE 2 END, id DESC LIMIT ?) ORDER BY ended_ns, id"""
+    return _runs(conn, where, (start_ns, end_ns, MOST_WITHIN), damaged)
 
 
 def last_run(conn: sqlite3.Connection, hook: str, damaged: list[str]) -> Optional[Run]:

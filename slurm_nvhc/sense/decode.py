@@ -31,6 +31,7 @@ _FIELDS: Final[Mapping[str, Mapping[str, cat.Field]]] = {
 }
 _GPU_FIELDS: Final = _FIELDS[cat.GPU]
 _LINK_FIELDS: Final = _FIELDS[cat.LINK]
+_SUMS: Final = tuple(f for f in cat.ALL if f.sum_of)  # of GPUs
 _PARTS: Final = {
     "host": re.compile(r"^(?:node|rdma:[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}/port\d{1,3})$"),
     "switches": re.compile(r"^switch:[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7](?:/port\d{1,3})?$"),
@@ -196,6 +197,7 @@ def _gpu(uuid: str, value: Any, asked: Sequence[str], lies: list[str]) -> GpuSta
         # Not "lost": that would make a GPU's fault out of a wrong reply.
         return GpuState(identity, snap.OK, {n: NoData(rd.ERROR, "unknown status") for n in asked if n in _GPU_FIELDS}, {})
     readings = _readings(value.get("readings"), _GPU_FIELDS, asked, uuid, lies)
+    readings |= {f.name: _sum([readings.get(part) for part in f.sum_of]) for f in _SUMS if f.name in asked}
     links: dict[int, dict[str, Reading]] = {}
     raw_links = value.get("links")
     if not isinstance(raw_links, dict):
@@ -207,6 +209,19 @@ def _gpu(uuid: str, value: Any, asked: Sequence[str], lies: list[str]) -> GpuSta
             continue
         links[int(number)] = _readings(raw, _LINK_FIELDS, asked, entity.link(uuid, int(number)), lies)
     return GpuState(identity, str(status), readings, dict(sorted(links.items())))
+
+
+def _sum(parts: Sequence[Optional[Reading]]) -> Reading:
+    """No data in one part is no data: a sum of the rest could hide a fault."""
+    total: float = 0
+    for part in parts:
+        if isinstance(part, NoData):
+            return part
+        value = rd.number(part)
+        if value is None:
+            return NoData(rd.BLANK, "a part of the sum was not read")
+        total += value
+    return total
 
 
 def _readings(raw: Any, known: Mapping[str, cat.Field], asked: Sequence[str], where: str, lies: list[str]) -> dict[str, Reading]:

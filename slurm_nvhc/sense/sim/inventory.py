@@ -174,9 +174,9 @@ def switch_addresses(count: int) -> list[str]:
 
 
 def gpu_readings(preset: Preset, row: GpuIdentity) -> dict[str, Reading]:
-    """Every GPU field of a healthy, idle GPU: counters and flags 0."""
+    """Every GPU field of a healthy, idle GPU: counters and flags 0. Sums are made of what is read."""
     values = {**_IDLE, **preset.gauges, **identity_readings(row)}
-    return {f.name: _N_A if _lacks(preset, f) else values.get(f.name, 0) for f in cat.ALL if f.scope == cat.GPU}
+    return {f.name: _N_A if _lacks(preset, f) else values.get(f.name, 0) for f in cat.ALL if f.scope == cat.GPU and not f.sum_of}
 
 
 def identity_readings(row: GpuIdentity) -> dict[str, Reading]:

@@ -106,6 +106,8 @@ def _by_name(text: str, gpu: Optional[int], link: Optional[int], name: str) -> T
         _wrong(text, f"{name} is part of the GPU's identity", f"use identify with {_IDENTITY_NAMES[name]}")
     if field is None:
         _unknown(text, name, [f.name for f in cat.ALL if f.scope == cat.GPU])
+    if field.sum_of:
+        _wrong(text, f"{name} is a sum", f"its parts are {' and '.join(field.sum_of)}")
     if field.scope in cat.PART_SCOPES:
         _wrong(text, f"{name} is no reading of a GPU", "e.g. switch0.temp, rdma0.port1.state")
     if field.scope == cat.LINK:
