@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 from typing import Any, Callable, Iterator
 
 import machine
@@ -20,13 +19,6 @@ WHY_NOT = machine.why_not()
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "without_slurm: a test of the harness itself that needs no Slurm")
     config.addinivalue_line("markers", "constrain: needs ConstrainDevices; skipped, in CI too, where the machine has no cgroup v1 for it")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One after the other, also where the suite runs on several cores: each starts daemons of its own."""
-    for item in items:
-        if item.path.parent == Path(__file__).parent:
-            item.add_marker(pytest.mark.xdist_group("slurm"))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
