@@ -6,10 +6,10 @@ per job. It keeps minutes only: the newest values are all that is asked of it.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Final, Iterator, Sequence
+from typing import Final, Sequence
 
 from slurm_nvhc.catalog import fields as cat
-from slurm_nvhc.sense.dcgm import live, status, switches
+from slurm_nvhc.sense.dcgm import live, owned, status, switches
 from slurm_nvhc.sense.dcgm.connection import Connection
 from slurm_nvhc.sense.dcgm.live import LINK, SWITCH, Entity
 from slurm_nvhc.sense.dcgm.watch import INTERVAL_US
@@ -49,16 +49,9 @@ def ensure(connection: Connection, version: str) -> bool:
 
 def remove(connection: Connection) -> bool:
     """Take away everything of this watch. True when there was something. Raises PartFailed."""
-    agent = connection.bindings.agent
-    groups, fields = list(_groups(connection)), list(_field_groups(connection))
-    for group in groups:
-        for number in fields:
-            _quietly(agent.dcgmUnwatchFields, connection.handle, group, number)
-    for number in fields:
-        _quietly(agent.dcgmFieldGroupDestroy, connection.handle, number)
-    for group in groups:
-        _quietly(agent.dcgmGroupDestroy, connection.handle, group)
-    return bool(groups or fields)
+    groups = [group for group, _ in owned.groups(connection, lambda name: name.startswith(f"{NAME}-"))]
+    fields = [number for _, number in owned.field_groups(connection, f"{NAME}-")]
+    return owned.take_away(connection, groups, fields, "removing the watch of the switches")
 
 
 def _watched(connection: Connection, places: Sequence[Entity], ids: Sequence[int]) -> bool:
@@ -81,42 +74,3 @@ def _make(connection: Connection, places: Sequence[Entity], ids: Sequence[int], 
         for kind, number in places[start : start + switches.MAX_ENTITIES]:
             agent.dcgmGroupAddEntity(handle, group, kind, number)
         agent.dcgmWatchFields(handle, group, fields, INTERVAL_US, KEEP_S, 0)
-
-
-def _groups(connection: Connection) -> Iterator[Any]:
-    agent = connection.bindings.agent
-    try:
-        numbers = agent.dcgmGroupGetAllIds(connection.handle)
-    except Exception as exc:
-        raise status.failed(exc, "listing the groups") from exc
-    for number in numbers:
-        try:
-            name = agent.dcgmGroupGetInfo(connection.handle, number).groupName
-        except Exception as exc:
-            if status.code(exc) in status.HOPELESS:
-                raise status.failed(exc, "listing the groups") from exc
-            continue  # removed by its owner between the two calls
-        if _ours(name):
-            yield number
-
-
-def _field_groups(connection: Connection) -> Iterator[Any]:
-    try:
-        answer = connection.bindings.agent.dcgmFieldGroupGetAll(connection.handle)
-    except Exception as exc:
-        raise status.failed(exc, "listing the field groups") from exc
-    return (info.fieldGroupId for info in answer.fieldGroups[: int(answer.numFieldGroups)] if _ours(info.fieldGroupName))
-
-
-def _ours(name: Any) -> bool:
-    text = name.decode("utf-8", "replace") if isinstance(name, bytes) else str(name)
-    return text.startswith(f"{NAME}-")
-
-
-def _quietly(call: Callable[..., Any], *arguments: Any) -> None:
-    """What is not there can not be removed: no trouble. An engine that does not answer is."""
-    try:
-        call(*arguments)
-    except Exception as exc:
-        if status.code(exc) in status.HOPELESS or not status.code(exc):
-            raise status.failed(exc, "removing the watch of the switches") from exc

@@ -9,11 +9,11 @@ per job. It is made over a connection that persists, else it would vanish with t
 from __future__ import annotations
 
 import zlib
-from typing import Any, Callable, Container, Final, Iterator, NamedTuple, Optional, Sequence
+from typing import Any, Container, Final, Iterator, NamedTuple, Optional, Sequence
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import history
-from slurm_nvhc.sense.dcgm import identity, live, status
+from slurm_nvhc.sense.dcgm import identity, live, owned, status
 from slurm_nvhc.sense.dcgm.connection import Connection
 from slurm_nvhc.sense.dcgm.live import GPU, Sample, Table
 from slurm_nvhc.sense.values import sentinel
@@ -89,17 +89,9 @@ def ensure(connection: Connection) -> bool:
 
 def remove(connection: Connection) -> bool:
     """Take away everything of ours, of other versions too. True when there was something. Raises PartFailed."""
-    agent = connection.bindings.agent
     groups = [group for group, _ in _groups(connection)]
     fields = [number for _, number in _field_groups(connection)]
-    for group in groups:
-        for number in fields:
-            _quietly(agent.dcgmUnwatchFields, connection.handle, group, number)
-    for number in fields:
-        _quietly(agent.dcgmFieldGroupDestroy, connection.handle, number)
-    for group in groups:
-        _quietly(agent.dcgmGroupDestroy, connection.handle, group)
-    return bool(groups or fields)
+    return owned.take_away(connection, groups, fields, "removing the watch")
 
 
 def samples(
@@ -141,32 +133,13 @@ def remembered(connection: Connection) -> Table:
 
 def _groups(connection: Connection) -> Iterator[tuple[Any, list[int]]]:
     """(group, its GPUs) of every group of our name."""
-    agent = connection.bindings.agent
-    try:
-        numbers = agent.dcgmGroupGetAllIds(connection.handle)
-    except Exception as exc:
-        raise status.failed(exc, "listing the groups") from exc
-    for number in numbers:
-        try:
-            info = agent.dcgmGroupGetInfo(connection.handle, number)
-        except Exception as exc:
-            if status.code(exc) in status.HOPELESS:
-                raise status.failed(exc, "listing the groups") from exc
-            continue  # removed by its owner between the two calls
-        if _text(info.groupName) == NAME:
-            members = info.entityList[: int(info.count)]
-            yield number, [int(m.entityId) for m in members if int(m.entityGroupId) == GPU]
+    for number, info in owned.groups(connection, NAME.__eq__):
+        members = info.entityList[: int(info.count)]
+        yield number, [int(m.entityId) for m in members if int(m.entityGroupId) == GPU]
 
 
 def _field_groups(connection: Connection) -> Iterator[tuple[str, Any]]:
-    try:
-        answer = connection.bindings.agent.dcgmFieldGroupGetAll(connection.handle)
-    except Exception as exc:
-        raise status.failed(exc, "listing the field groups") from exc
-    for info in answer.fieldGroups[: int(answer.numFieldGroups)]:
-        name = _text(info.fieldGroupName)
-        if name.startswith(f"{NAME}-"):
-            yield name, info.fieldGroupId
+    return owned.field_groups(connection, f"{NAME}-")
 
 
 def _covers(connection: Connection, found: Found, gpus: Sequence[int]) -> bool:
@@ -196,16 +169,3 @@ def _make(connection: Connection, gpus: Sequence[int]) -> None:
         if status.code(exc) not in status.HOPELESS:
             remove(connection)
         raise trouble from exc
-
-
-def _quietly(call: Callable[..., Any], *arguments: Any) -> None:
-    """What is not there can not be removed: no trouble. An engine that does not answer is."""
-    try:
-        call(*arguments)
-    except Exception as exc:
-        if status.code(exc) in status.HOPELESS or not status.code(exc):
-            raise status.failed(exc, "removing the watch") from exc
-
-
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
