@@ -42,7 +42,7 @@ def take_away(connection: Connection, of_groups: Sequence[Any], of_fields: Seque
     """End these watches, groups and field groups. True when there was something. Raises PartFailed, which says ``doing``."""
     agent = connection.bindings.agent
 
-    def quietly(call: Callable[..., Any], *arguments: Any) -> None:
+    def _quietly(call: Callable[..., Any], *arguments: Any) -> None:
         """What is not there can not be removed: no trouble. An engine that does not answer is."""
         try:
             call(*arguments)
@@ -52,11 +52,11 @@ def take_away(connection: Connection, of_groups: Sequence[Any], of_fields: Seque
 
     for group in of_groups:
         for number in of_fields:
-            quietly(agent.dcgmUnwatchFields, connection.handle, group, number)
+            _quietly(agent.dcgmUnwatchFields, connection.handle, group, number)
     for number in of_fields:
-        quietly(agent.dcgmFieldGroupDestroy, connection.handle, number)
+        _quietly(agent.dcgmFieldGroupDestroy, connection.handle, number)
     for group in of_groups:
-        quietly(agent.dcgmGroupDestroy, connection.handle, group)
+        _quietly(agent.dcgmGroupDestroy, connection.handle, group)
     return bool(of_groups or of_fields)
 
 
