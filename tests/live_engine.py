@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import patient
 import pytest
 
 from slurm_nvhc.catalog import fields as cat
@@ -24,7 +25,7 @@ from slurm_nvhc.sense.sim import target
 
 REFUSED = 3
 UP_S = 60.0  # an engine that was restarted looks for its GPUs before it answers
-PATIENT_S = 30.0
+PATIENT_S = patient.READ_S
 GPUS = 8
 
 
@@ -79,7 +80,7 @@ class LiveEngine:
     def _ctl(self, *words: str) -> None:
         if not self._command:
             pytest.skip(f"NVHC_DCGM_CTL is not set: needed for {words[0]}")
-        done = subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=patient.PROCESS_S, check=False)
         if done.returncode == REFUSED:
             pytest.skip(f"NVHC_DCGM_CTL refuses {' '.join(words)}")
         assert done.returncode == 0, f"NVHC_DCGM_CTL {' '.join(words)}: {done.stderr[-300:]}"
@@ -89,7 +90,7 @@ class LiveEngine:
         for words in choices:
             if not self._command:
                 break
-            done = subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=120, check=False)
+            done = subprocess.run([*self._command, *words], capture_output=True, text=True, timeout=patient.PROCESS_S, check=False)
             if done.returncode == 0:
                 return
             if done.returncode != REFUSED:

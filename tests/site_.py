@@ -1,4 +1,7 @@
-"""A node of its own for a test: simulated world, policy, gres.conf, state and run directories, and the hooks' command."""
+"""A node of its own for a test: simulated world, policy, gres.conf, state and run directories, and the hooks' command.
+
+Its policy has the patient time limits where a test gives none.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,11 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import patient
 import yaml
 
 from slurm_nvhc.record.ledger import Ledger
@@ -30,7 +35,7 @@ class Site:
     def write_policy(self, policy: dict[str, Any]) -> None:
         engine = {"backend": "sim", "world": self.world_file}
         document = {"schema": 1, "engine": engine, "slurm": {"bin_dir": str(self.root)}, **policy}
-        self.config.write_text(yaml.safe_dump(document))
+        self.config.write_text(yaml.safe_dump(patient.policy(document)))
         self.config.chmod(0o644)
 
     def scontrol(self, script: str) -> None:
@@ -71,12 +76,13 @@ exit 0""")
         return {**env, **more}
 
     def hook(self, hook: str, job: int | None = None, gpus: str = "0,1,2,3", **more: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.arguments(hook), env=self.environment(job, gpus, **more), capture_output=True, text=True, timeout=60, check=False
-        )
+        return self.run(self.arguments(hook), self.environment(job, gpus, **more))
+
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patient.PROCESS_S, check=False)
 
     def ledger(self) -> Ledger:
-        return Ledger.open(str(self.root / "state" / "n1"), 5.0)
+        return Ledger.open(str(self.root / "state" / "n1"), patient.LEDGER_S)
 
     def last(self, hook: str):
         with self.ledger() as ledger:
@@ -88,7 +94,7 @@ exit 0""")
         places = [word for option, value in here.items() if option not in words for word in (option, str(value))]
         env = {**os.environ, "SLURM_CONF": str(self.slurm_conf)}
         command = [sys.executable, "-m", "slurm_nvhc.cli.main", *words, *places]
-        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=False)
+        return self.run(command, env)
 
     def nvhc(self, *words: str, code: int | None = 0) -> str:
         done = self.command(*words)

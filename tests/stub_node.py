@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import patient
 import pytest
 
 from slurm_nvhc.catalog import fields as cat
@@ -191,5 +192,5 @@ class StubNode:
             return {}
         return document
 
-    def read(self, deadline_s: float = 30.0, **options: Any) -> Snapshot:
+    def read(self, deadline_s: float = patient.READ_S, **options: Any) -> Snapshot:
         return read_snapshot("n1", self.engine, deadline_s, **options)

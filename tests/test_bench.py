@@ -31,6 +31,8 @@ def figures(module: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dic
 
 
 def test_hooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    slow = "slurm: {{scontrol: {{behaviour: slow, seconds: 0.5}}}}\npolicy:"  # what a call costs stands out on a busy machine too
+    monkeypatch.setattr(hooks, "FAULT", hooks.FAULT.replace("policy:", slow))
     rows = figures(hooks, monkeypatch, tmp_path)
     assert {"prolog, healthy", "epilog, healthy", "health check, healthy", "epilog, fault: drained"} < set(rows)
     assert rows["epilog, fault: drained"]["value"] > rows["epilog, healthy"]["value"] > 0

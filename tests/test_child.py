@@ -9,12 +9,13 @@ import time
 from typing import Any, Callable
 
 import forked
+import patient
 import pytest
 
 from slurm_nvhc.proc import child
 
 SH = "/bin/sh"
-LONG_S = 30.0
+LONG_S = patient.PROCESS_S
 
 
 def sh(script: str, timeout_s: float = LONG_S, **more: Any) -> child.Result:
@@ -26,7 +27,7 @@ def python(script: str, timeout_s: float = LONG_S, **more: Any) -> child.Result:
 
 
 def until(true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + patient.PROCESS_S
     while not true():
         if time.monotonic() > deadline:
             return False
@@ -111,7 +112,7 @@ def test_no_descriptors_left_is_a_problem_in_words() -> None:
 
 
 def test_at_the_deadline_the_whole_group_is_killed_and_what_was_said_is_kept() -> None:
-    result = sh("echo begun; sleep 1000 & echo $!; echo $$; wait", 0.5)
+    result = sh("echo begun; sleep 1000 & echo $!; echo $$; wait", 2.0)
     begun, grandchild, leader = result.out.split()
     assert (result.rc, result.problem, begun) == (None, "timeout", "begun")
     assert until(lambda: gone(int(grandchild)) and gone(int(leader)))

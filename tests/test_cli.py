@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import patient
 import pytest
 from site_ import Site
 
@@ -26,7 +27,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 
 
 def nvhc(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "slurm_nvhc.cli.main", *words], capture_output=True, text=True, timeout=120, check=False)
+    program = [patient.__file__] if words[0] in ("demo", "replay") else ["-m", "slurm_nvhc.cli.main"]
+    command = [sys.executable, *program, *words]
+    return subprocess.run(command, capture_output=True, text=True, timeout=patient.PROCESS_S, check=False)
 
 
 def test_demo_shows_the_main_job():
@@ -182,11 +185,12 @@ def test_policy_show_beside_a_broken_file_shows_what_is_in_force(tmp_path: Path)
 
 
 def test_policy_check_names_launchers_that_are_too_quick(tmp_path: Path):
-    site = Site(tmp_path)
+    budgets = {"epilog": "20s"}
+    site = Site(tmp_path, policy={"budgets": budgets})
     lib = ("--libdir", str(tmp_path / "lib"))
     site.nvhc("hooks", "install", *lib)
     assert site.nvhc_json("policy", "check", *lib)["warnings"] == []
-    site.write_policy({"partitions": {"big": {"budgets": {"epilog": "30s"}}}})
+    site.write_policy({"budgets": budgets, "partitions": {"big": {"budgets": {"epilog": "30s"}}}})
     done = site.command("policy", "check", *lib)
     assert (done.returncode, "ok, policy" in done.stdout, len(done.stderr.splitlines())) == (0, True, 1)
     assert "nvhc-epilog.sh ends its hook after 21 s, and this policy's budget needs 31 s" in done.stderr

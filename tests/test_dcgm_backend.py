@@ -6,6 +6,7 @@ import json
 import resource
 from pathlib import Path
 
+import patient
 import pytest
 from stub_node import BINDINGS, CAPTURE, StubNode
 
@@ -38,7 +39,7 @@ def codes(snapshot: Snapshot) -> list[str]:
 
 @pytest.fixture(scope="module")
 def captured() -> Snapshot:
-    return read_snapshot("n1", Engine("dcgm", f"unix://{CAPTURE}", bindings=(BINDINGS,)), 30.0)
+    return read_snapshot("n1", Engine("dcgm", f"unix://{CAPTURE}", bindings=(BINDINGS,)), patient.READ_S)
 
 
 def test_the_captured_engines_identity_table(captured: Snapshot) -> None:
@@ -361,7 +362,7 @@ def test_a_lost_gpu_that_the_engine_remembers_is_named(node: StubNode) -> None:
     from slurm_nvhc.sense.memory import ensure_watch
 
     uuid = gpu(node.read(), 3).identity.uuid
-    assert ensure_watch("n1", node.engine, 30.0).watched
+    assert ensure_watch("n1", node.engine, patient.READ_S).watched
     node.do("lose", gpu="g3", engine_lists=True)
     s = node.read()
     assert s.gpus is not None
@@ -385,7 +386,7 @@ def test_a_gpu_that_answers_nothing_is_lost_although_the_engine_has_not_noticed(
     from slurm_nvhc.sense.memory import ensure_watch
 
     uuid = gpu(node.read(), 3).identity.uuid
-    ensure_watch("n1", node.engine, 30.0)
+    ensure_watch("n1", node.engine, patient.READ_S)
     node.stub(silent=[3])
     for fields in (None, ["gpu_temp_margin"], []):
         s = node.read() if fields is None else node.read(fields=fields)
@@ -413,7 +414,7 @@ def test_when_no_gpu_answers_it_is_the_engine(node: StubNode) -> None:
     s = node.read()
     assert (codes(s), s.gpus) == (["MON-ENGINE-HUNG"], None)  # not "no GPUs"
     node.stub()
-    ensure_watch("n1", node.engine, 30.0)
+    ensure_watch("n1", node.engine, patient.READ_S)
     node.stub(silent=list(range(8)))
     s = node.read()
     assert codes(s) == ["MON-ENGINE-HUNG"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import patient
 import pytest
 from stub_node import StubNode
 
@@ -94,7 +95,7 @@ def test_where_only_watched_fields_are_fetched_the_watch_has_them_fetched(node: 
     node.stub(unread_switches=True)
     node.do("set", target="switch1.port3.non_fatal", value=6)
     assert switch_parts(node.read()) == {}
-    watched = ensure_watch("n1", node.engine, 30.0)
+    watched = ensure_watch("n1", node.engine, patient.READ_S)
     assert (watched.watched, watched.made) == (True, True)
     parts = switch_parts(node.read())
     assert len(parts) == 148
@@ -104,30 +105,30 @@ def test_where_only_watched_fields_are_fetched_the_watch_has_them_fetched(node: 
         "nvhc-watch": 8, "nvhc-switches-switches-0": 4,
         "nvhc-switches-ports-0": 64, "nvhc-switches-ports-64": 64, "nvhc-switches-ports-128": 16,
     }  # fmt: skip
-    assert ensure_watch("n1", node.engine, 30.0).made is False  # never made anew while it is whole
-    assert remove_watch("n1", node.engine, 30.0).known
+    assert ensure_watch("n1", node.engine, patient.READ_S).made is False  # never made anew while it is whole
+    assert remove_watch("n1", node.engine, patient.READ_S).known
     kept = node.kept()
     assert (kept["groups"], kept["field_groups"]) == ({}, {})
 
 
 def test_where_switches_are_read_live_nothing_is_watched(node: StubNode) -> None:
-    ensure_watch("n1", node.engine, 30.0)
+    ensure_watch("n1", node.engine, patient.READ_S)
     assert [g["name"] for g in node.kept()["groups"].values()] == ["nvhc-watch"]
 
 
 def test_a_switch_that_came_later_is_watched_too(node: StubNode) -> None:
     node.stub(unread_switches=True)
     node.do("part", part="switch3", shows="absent")
-    assert ensure_watch("n1", node.engine, 30.0).made
+    assert ensure_watch("n1", node.engine, patient.READ_S).made
     node.do("part", part="switch3", shows="present")
     assert len(switch_parts(node.read())) < 148
-    assert ensure_watch("n1", node.engine, 30.0).made
+    assert ensure_watch("n1", node.engine, patient.READ_S).made
     assert len(switch_parts(node.read())) == 148
 
 
 def test_a_watch_of_switches_that_can_not_be_made_costs_the_gpus_nothing(node: StubNode) -> None:
     node.stub(unread_switches=True, refuse_switch_groups=True)
-    watch = ensure_watch("n1", node.engine, 30.0)
+    watch = ensure_watch("n1", node.engine, patient.READ_S)
     assert (watch.watched, [t.part for t in watch.troubles]) == (True, ["engine"])
     assert [g["name"] for g in node.kept()["groups"].values()] == ["nvhc-watch"]
     assert switch_parts(node.read()) == {}

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import patient
 import pytest
 from stub_node import StubNode
 
@@ -15,7 +16,6 @@ from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import history
 from slurm_nvhc.sense import memory
 
-PATIENT_S = 30.0
 NS = 1_000_000_000
 
 
@@ -25,7 +25,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StubNode:
 
 
 def ensure(node: StubNode) -> history.Watch:
-    return memory.ensure_watch("n1", node.engine, PATIENT_S)
+    return memory.ensure_watch("n1", node.engine, patient.READ_S)
 
 
 def test_it_is_made_once_and_found_after(node: StubNode) -> None:
@@ -101,12 +101,12 @@ def test_ids_that_this_dcgm_does_not_know_are_left_out(node: StubNode) -> None:
 
 def test_it_is_removed_whole(node: StubNode) -> None:
     ensure(node)
-    assert memory.remove_watch("n1", node.engine, PATIENT_S) == history.Watch(True)
+    assert memory.remove_watch("n1", node.engine, patient.READ_S) == history.Watch(True)
     kept = node.kept()
     assert (kept["groups"], kept["field_groups"]) == ({}, {})
-    assert memory.remove_watch("n1", node.engine, PATIENT_S).known
+    assert memory.remove_watch("n1", node.engine, patient.READ_S).known
     node.do("engine", behaviour="absent")
-    assert not memory.remove_watch("n1", node.engine, PATIENT_S).known
+    assert not memory.remove_watch("n1", node.engine, patient.READ_S).known
 
 
 def test_a_group_of_somebody_else_is_left_alone(node: StubNode) -> None:
@@ -115,7 +115,7 @@ def test_a_group_of_somebody_else_is_left_alone(node: StubNode) -> None:
     kept["groups"]["50"] = {"name": "dcgm-exporter", "entities": [], "watched": {}, "health": 0}
     kept["field_groups"]["51"] = {"name": "dcgm-exporter-1", "ids": [150]}
     Path(node.world + ".engine").write_text(json.dumps(kept))
-    memory.remove_watch("n1", node.engine, PATIENT_S)
+    memory.remove_watch("n1", node.engine, patient.READ_S)
     after = node.kept()
     assert (list(after["groups"]), list(after["field_groups"])) == (["50"], ["51"])
 
@@ -130,16 +130,16 @@ def test_a_watch_that_can_not_be_made_leaves_nothing(node: StubNode) -> None:
 
 def test_history_by_window(node: StubNode) -> None:
     began = time.time_ns()
-    assert memory.read_history("n1", node.engine, PATIENT_S, 0, 2**62, ["gpu_temp"]) == history.History(False, {})
+    assert memory.read_history("n1", node.engine, patient.READ_S, 0, 2**62, ["gpu_temp"]) == history.History(False, {})
     ensure(node)
     node.do("storm", link="g3.link11", counter="replay", amount=10, seconds=600)
     node.do("add", target="g3.link11.replay", amount=5)
-    whole = memory.read_history("n1", node.engine, PATIENT_S, began - 60 * NS, began + 3600 * NS, ["nvlink_replay_total", "gpu_temp"])
+    whole = memory.read_history("n1", node.engine, patient.READ_S, began - 60 * NS, began + 3600 * NS, ["nvlink_replay_total", "gpu_temp"])
     assert (whole.watched, whole.troubles, len(whole.series)) == (True, (), 8)
     uuid = next(g.identity.uuid for g in (node.read().gpus or {}).values() if g.identity.nvml_index == 3)
     assert [s.value for s in whole.series[uuid]["nvlink_replay_total"]] == [0, 10, 15]
     assert [s.value for s in whole.series[uuid]["gpu_temp"]] == [33]
-    late = memory.read_history("n1", node.engine, PATIENT_S, began + 300 * NS, began + 3600 * NS, ["nvlink_replay_total"])
+    late = memory.read_history("n1", node.engine, patient.READ_S, began + 300 * NS, began + 3600 * NS, ["nvlink_replay_total"])
     assert [s.value for s in late.series[uuid]["nvlink_replay_total"]] == [15]
     first, last = (whole.series[uuid]["nvlink_replay_total"][n].at_ns for n in (0, -1))
     assert abs(last - first - 600 * NS) < 60 * NS
@@ -167,13 +167,13 @@ def test_an_xid_seen_by_kernel_and_engine_is_one_event(node: StubNode) -> None:
 
 
 def test_health_needs_the_watch_and_is_set_once(node: StubNode) -> None:
-    assert memory.read_health("n1", node.engine, PATIENT_S) == history.Health(False)
+    assert memory.read_health("n1", node.engine, patient.READ_S) == history.Health(False)
     ensure(node)
     uuids = {g.identity.nvml_index: g.identity.uuid for g in (node.read().gpus or {}).values()}
     node.do("incident", system="nvlink", code=71, result="fail", text="2 replay errors", gpu="g3")
     node.do("incident", system="pcie", code=3, result="warn", text="replays", gpu="g0")
     node.do("incident", system="all", code=101, result="fail", text="Xid")
-    found = memory.read_health("n1", node.engine, PATIENT_S)
+    found = memory.read_health("n1", node.engine, patient.READ_S)
     assert found.troubles == ()
     assert found.incidents == (
         history.Incident("nvlink", 71, "fail", uuids[3], "2 replay errors"),
@@ -183,7 +183,7 @@ def test_health_needs_the_watch_and_is_set_once(node: StubNode) -> None:
     (group,) = node.kept()["groups"].values()
     assert group["health"] == 0x3D3
     node.stub(fail={"dcgmHealthCheck": -12})
-    failed = memory.read_health("n1", node.engine, PATIENT_S)
+    failed = memory.read_health("n1", node.engine, patient.READ_S)
     assert (failed.known, [t.code for t in failed.troubles]) == (False, ["MON-ENGINE-ABSENT"])
 
 
@@ -217,13 +217,13 @@ def test_a_reply_that_can_not_be_is_trouble_and_no_sample(node: StubNode, monkey
         monkeypatch.setattr(client, "ask", lambda request: Result(0, "", "", "", text))
 
     answer({"part": "history", "watched": True, "series": {"nobody": {}, "GPU-a": {"gpu_temp": [[1, "hot"], "x", [2, 40]], "zzz": []}}})
-    got = memory.read_history("n1", node.engine, PATIENT_S, 0, 9, ["gpu_temp"])
+    got = memory.read_history("n1", node.engine, patient.READ_S, 0, 9, ["gpu_temp"])
     assert [t.code for t in got.troubles] == ["MON-ENGINE-LIES"]
     assert list(got.series) == ["GPU-a"]
     assert [s.at_ns for s in got.series["GPU-a"]["gpu_temp"]] == [1, 2]
     assert got.series["GPU-a"]["gpu_temp"][1].value == 40
     odd = {"system": "a\nb", "code": 1, "result": "warn", "entity": 5, "text": None}
     answer({"part": "health", "known": True, "incidents": [{"code": "x"}, odd]})
-    health = memory.read_health("n1", node.engine, PATIENT_S)
+    health = memory.read_health("n1", node.engine, patient.READ_S)
     assert health.incidents == (history.Incident("a b", 1, "warn", "node", ""),)
     assert [t.code for t in health.troubles] == ["MON-ENGINE-LIES"]

@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Iterator
 
+import patient
 import pytest
 from site_ import Site
 
@@ -24,10 +25,11 @@ def site(tmp_path: Path) -> Site:
     """A node on which the hooks are installed and have run, with a slurmd that lists its GPUs."""
     site = Site(tmp_path)
     options = install.Options(
-        libdir=f"{tmp_path}/lib", config=str(site.config), state=f"{tmp_path}/state", run=f"{tmp_path}/run", slurm_conf=str(site.slurm_conf)
-    )
-    lines = install.install(options).lines
-    site.slurm_conf.write_text("ClusterName=test\n" + "".join(f"{line.text}\n" for line in lines))
+        libdir=f"{tmp_path}/lib", config=str(site.config), state=f"{tmp_path}/state", run=f"{tmp_path}/run",
+        slurm_conf=str(site.slurm_conf), budgets=patient.BUDGETS,
+    )  # fmt: skip
+    lines = [line.text for line in install.install(options).lines]
+    site.slurm_conf.write_text("\n".join(["ClusterName=test", "MessageTimeout=120", "BatchStartTimeout=120", *lines, ""]))
     tool(tmp_path / "slurmd", "echo 'slurmd: Gres Name=gpu Type=h100 Count=8 Index=0 ID=7696487 File=/dev/nvidia[0-7] (null)' >&2")
     site.hook("health_check")
     return site
@@ -132,7 +134,7 @@ with contextlib.redirect_stdout(io.StringIO()):
 os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
 sys.exit(main({words!r}))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd="/", timeout=120, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd="/", timeout=patient.PROCESS_S, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     lines = {line["check"]: line for line in json.loads(done.stdout)["lines"]}
     assert (lines["ledger.file"]["verdict"], lines["ledger.file"]["advice"]) == ("unknown", "run as root to see it")
@@ -147,7 +149,7 @@ def test_a_machine_with_nothing(tmp_path: Path) -> None:
         sys.executable, "-m", "slurm_nvhc.cli.main", "doctor", "--config", f"{tmp_path}/none.yaml", "--state", f"{tmp_path}/state",
         "--run", f"{tmp_path}/run", "--node", "n1", "--libdir", f"{tmp_path}/lib", "--slurm-conf", f"{tmp_path}/slurm.conf",
     ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patient.PROCESS_S, check=False)
     assert done.returncode in (1, 3), done.stderr
     assert done.stderr == ""
     assert "can not be read" in done.stdout

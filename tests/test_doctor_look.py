@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 
 import build
+import patient
 import pytest
 from stub_node import BINDINGS, StubNode
 
@@ -248,7 +249,7 @@ def test_a_node_behind_the_dcgm_backend(tmp_path: Path, monkeypatch: pytest.Monk
 
     def read(name: str, engine: Engine, seconds: float) -> Snapshot:
         asked.append((name, seconds))
-        return read_snapshot(name, engine, 30.0)
+        return read_snapshot(name, engine, patient.READ_S)
 
     ask = Ask("n1", "/etc/nvhc/policy.yaml", "/var/lib/nvhc", "/run/nvhc", "", "/lib", "/etc/nvhc/disabled")
     facts = gather(ask, Edges(node.root, environment={}, run=answers(rc=1), read=read))

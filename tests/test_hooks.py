@@ -41,7 +41,7 @@ def test_healthy_hooks_import_light_modules_only_and_call_nothing(site: Site):
     for hook in ("prolog", "epilog", "health_check"):
         arguments = site.arguments(hook)
         command = [sys.executable, "-I", "-c", listing, *arguments[3:]]
-        done = subprocess.run(command, env=site.environment(2), capture_output=True, text=True, timeout=60, check=False)
+        done = site.run(command, site.environment(2))
         loaded = set(json.loads(done.stdout)) - {"runpy", "importlib", "pkgutil"}
         assert not loaded & set(HEAVY), (hook, sorted(loaded & set(HEAVY)))
     assert site.last("epilog").verdict == "ok"
@@ -115,7 +115,7 @@ def test_hostile_environments(site: Site, more: dict[str, str]):
 
 def test_nothing_in_the_environment(site: Site):
     for hook in ("prolog", "epilog", "health_check"):
-        done = subprocess.run(site.arguments(hook), env={}, capture_output=True, text=True, timeout=60, check=False)
+        done = site.run(site.arguments(hook), {})
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -132,7 +132,7 @@ def test_an_epilog_without_prolog_and_a_job_without_gpus(site: Site):
     environment = site.environment(6)
     del environment["SLURM_JOB_GPUS"], environment["CUDA_VISIBLE_DEVICES"]
     for hook in ("prolog", "epilog"):
-        assert subprocess.run(site.arguments(hook), env=environment, check=False).returncode == 0
+        assert site.run(site.arguments(hook), environment).returncode == 0
     assert site.last("epilog").verdict == "ok"
 
 
@@ -222,6 +222,7 @@ def test_the_health_check_has_the_engine_sample_and_remove_ends_it(site: Site):
 
 
 def test_a_locked_ledger_costs_one_wait_and_stops_no_protection(site: Site):
+    site.write_policy({"budgets": {"prolog": "15s"}})
     site.hook("prolog", 1)
     reason = site.slurm()
     with site.edit() as world:
@@ -230,7 +231,7 @@ def test_a_locked_ledger_costs_one_wait_and_stops_no_protection(site: Site):
         other.execute("BEGIN EXCLUSIVE")
         began = time.monotonic()
         assert site.hook("prolog", 2).returncode == 97
-        assert time.monotonic() - began < 8.0, "within the budget"
+        assert time.monotonic() - began < 15.0, "within the budget"
         other.execute("ROLLBACK")
     assert "MEM-REMAP-FAILED" in reason.read_text()
 

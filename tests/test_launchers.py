@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Callable, Mapping, Optional
 
+import patient
 import pytest
 
 from slurm_nvhc.hooks import install
@@ -22,7 +23,7 @@ FREEZER = Path("/sys/fs/cgroup/freezer")
 class Bench:
     """Launchers with baked paths under one directory, a fake interpreter, and a fake logger that writes to a file."""
 
-    def __init__(self, root: Path, deadline: str = "20") -> None:
+    def __init__(self, root: Path, deadline: str = "600") -> None:
         self.root = root
         self.run_dir = root / "run"
         self.run_dir.mkdir(parents=True)
@@ -58,7 +59,7 @@ class Bench:
 
     def run(self, name: str = "nvhc-prolog.sh", env: Mapping[str, str] = {}, **more: object) -> subprocess.CompletedProcess[str]:
         done: subprocess.CompletedProcess[str] = subprocess.run(  # type: ignore[call-overload]
-            [str(self.launcher(name))], env=dict(env), capture_output=True, text=True, timeout=30, **more
+            [str(self.launcher(name))], env=dict(env), capture_output=True, text=True, timeout=patient.PROCESS_S, **more
         )
         return done
 
@@ -87,7 +88,7 @@ def processes_with(word: str) -> list[str]:
     return found
 
 
-def wait_until(probe: Callable[[], object], seconds: float = 10.0) -> None:
+def wait_until(probe: Callable[[], object], seconds: float = patient.PROCESS_S) -> None:
     end = time.monotonic() + seconds
     while not probe():
         assert time.monotonic() < end, "waited in vain"
@@ -101,7 +102,7 @@ def bench(tmp_path: Path) -> Bench:
 
 @pytest.fixture
 def short(tmp_path: Path) -> Bench:
-    return Bench(tmp_path / "b", deadline="0.3")
+    return Bench(tmp_path / "b", deadline="2")
 
 
 @pytest.mark.parametrize("name", HOOKS)
@@ -125,7 +126,7 @@ def test_every_shell_and_no_environment_no_directory_no_stdin(bench: Bench, shel
     gone.mkdir()
     script = 'cd "$1"; rmdir "$1"; shift; exec <&- ; exec env -i "$@"'
     argv = ["/bin/sh", "-c", script, "sh", str(gone), *shell, str(bench.launcher())]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=patient.PROCESS_S)
     assert done.returncode == 1
     assert Path(f"{bench.python}.seen").exists()
 
@@ -133,7 +134,7 @@ def test_every_shell_and_no_environment_no_directory_no_stdin(bench: Bench, shel
 def test_all_descriptors_closed(bench: Bench) -> None:
     bench.interpreter('echo ran >"$0.seen"')
     launcher = bench.launcher()
-    done = subprocess.run(["/bin/sh", "-c", 'exec "$0" <&- >&- 2>&-', str(launcher)], timeout=30)
+    done = subprocess.run(["/bin/sh", "-c", 'exec "$0" <&- >&- 2>&-', str(launcher)], timeout=patient.PROCESS_S)
     assert done.returncode == 0
     assert Path(f"{bench.python}.seen").exists()
 
@@ -271,7 +272,7 @@ def test_sigterm_reaches_the_hook_and_ends_everything(bench: Bench) -> None:
     process = subprocess.Popen([str(bench.launcher())], env={}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     wait_until(Path(f"{bench.python}.up").exists)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 0
+    assert process.wait(patient.PROCESS_S) == 0
     assert process.communicate()[0] == b""
     assert Path(f"{bench.python}.told").exists()
     assert bench.left_running() == []
@@ -299,7 +300,7 @@ def test_impossible_run_directory_does_not_stop_the_hook(bench: Bench, name: str
 def test_without_any_tool(bench: Bench) -> None:
     bench.interpreter("exit 97")
     bench.launcher(path_prefix="/nonexistent")
-    done = subprocess.run([str(bench.root / "nvhc-prolog.sh")], env={}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(bench.root / "nvhc-prolog.sh")], env={}, capture_output=True, text=True, timeout=patient.PROCESS_S)
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -311,7 +312,7 @@ def test_without_logger(bench: Bench) -> None:
         assert found
         os.symlink(found, bench.tools / tool)
     bench.launcher("nvhc-health-check.sh", path_prefix=_quoted(bench.tools))  # no flock either
-    done = subprocess.run([str(bench.root / "nvhc-health-check.sh")], env={}, capture_output=True, text=True, timeout=30)
+    done = subprocess.run([str(bench.root / "nvhc-health-check.sh")], env={}, capture_output=True, text=True, timeout=patient.PROCESS_S)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -328,7 +329,7 @@ def test_a_second_health_check_leaves_at_once(bench: Bench) -> None:
     runs = Path(f"{bench.python}.runs")
     first = subprocess.Popen([launcher], env={"SLURMD_NODENAME": "n1"})
     wait_until(runs.exists)
-    assert subprocess.run([launcher], env={"SLURMD_NODENAME": "n1"}, timeout=10).returncode == 0
+    assert subprocess.run([launcher], env={"SLURMD_NODENAME": "n1"}, timeout=patient.PROCESS_S).returncode == 0
     assert runs.read_text() == "x\n"
     other = subprocess.Popen([launcher], env={"SLURMD_NODENAME": "n2"})  # another slurmd on this host is not held up
     wait_until(lambda: runs.read_text() == "x\nx\n")
@@ -338,7 +339,7 @@ def test_a_second_health_check_leaves_at_once(bench: Bench) -> None:
     wait_until(lambda: runs.read_text() == "x\nx\nx\n")
     for process in (other, again):
         process.terminate()
-        assert process.wait(10) == 0
+        assert process.wait(patient.PROCESS_S) == 0
     for line in bench.left_running():  # the orphan of the launcher that was killed ends at its deadline
         os.kill(int(line.split()[0]), signal.SIGKILL)
 

@@ -12,6 +12,7 @@ import time
 from typing import Any, Callable
 
 import forked
+import patient
 import pytest
 
 from slurm_nvhc.errors import MonitorError
@@ -214,7 +215,7 @@ def test_a_fifo_in_the_mirror_s_place_hangs_nobody(folder: str) -> None:
     filled(folder)
     a_fifo(mirror.path_in(folder))
     pid = forked.start(lambda: Ledger.open(folder, 5.0).close())
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + patient.LEDGER_S
     while not (done := os.waitpid(pid, os.WNOHANG))[0]:
         if time.monotonic() > deadline:
             forked.kill(pid)
@@ -374,7 +375,7 @@ print(kept, len(lines), lines[0] if lines else "")
 
 
 def full(folder: str, limit: int) -> str:
-    done = subprocess.run([sys.executable, "-c", FULL, folder, str(limit)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FULL, folder, str(limit)], capture_output=True, text=True, timeout=patient.PROCESS_S)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return done.stdout

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 import forked
+import patient
 import pytest
 from build import gpu, later, snapshot
 
@@ -20,8 +21,6 @@ from slurm_nvhc.record import ledger as ledger_module
 from slurm_nvhc.record.ledger import Ledger
 from slurm_nvhc.record.run import Run
 
-PATIENT_S = 60.0
-
 
 @pytest.fixture
 def folder(tmp_path: Any) -> str:
@@ -29,7 +28,7 @@ def folder(tmp_path: Any) -> str:
 
 
 def one_hook(folder: str, i: int) -> None:
-    with Ledger.open(folder, PATIENT_S) as ledger:
+    with Ledger.open(folder, patient.LEDGER_S) as ledger:
         ledger.fold_memory(lambda m, look: (None, {**m, "count": m.get("count", 0) + 1, f"hook{i}": i}, look))
         ledger.record_run(Run("epilog", i, i, "ok", job_id=str(i), gpus=(f"GPU-{i % 8}",)))
         if i % 5 == 0:
@@ -37,7 +36,7 @@ def one_hook(folder: str, i: int) -> None:
 
 
 def expect_all(folder: str, number: int) -> str:
-    with Ledger.open(folder, PATIENT_S) as ledger:
+    with Ledger.open(folder, patient.LEDGER_S) as ledger:
         memory: dict[str, Any] = ledger.fold_memory(lambda m, look: (m, m, look))
         assert memory["count"] == number
         assert len(memory) == number + 1
@@ -61,14 +60,14 @@ def one_look(folder: str, i: int) -> None:
         grown = sum(c.amount or 0 for c in changes or () if c.field == "nvlink_replay_total")
         return None, {"first": memory.get("first", i), "grown": memory.get("grown", 0) + grown}, new
 
-    with Ledger.open(folder, PATIENT_S) as ledger:
+    with Ledger.open(folder, patient.LEDGER_S) as ledger:
         ledger.fold_memory(fold)
 
 
 def test_hooks_at_once_count_each_increment_once(folder: str) -> None:
     """In whatever order they come: the growth from the first look on, not more and not less."""
     assert forked.at_once(20, lambda i: one_look(folder, i)) == [0] * 20
-    with Ledger.open(folder, PATIENT_S) as ledger:
+    with Ledger.open(folder, patient.LEDGER_S) as ledger:
         memory: dict[str, Any] = ledger.fold_memory(lambda m, look: (m, m, look))
     assert memory["grown"] == 19 - memory["first"]
 
@@ -157,7 +156,7 @@ def _snapshot() -> Any:
 
 def writer(folder: str, start: int, acks: int) -> None:
     """Write protective and ordinary rows, telling each one once it is promised."""
-    with Ledger.open(folder, PATIENT_S) as ledger:
+    with Ledger.open(folder, patient.LEDGER_S) as ledger:
         for i in range(start, start + 1_000_000):
             ledger.exclude(Exclusion(f"GPU-{i}", "X", "", "nvhc", i))
             ledger.add_intent(Intent("drain", f"nvhc: {i}", i))
@@ -184,7 +183,7 @@ def test_kill_at_random_moments_loses_nothing_promised(folder: str) -> None:
             told += part
         os.close(reading)
         promised = int(told.split()[-1])
-        with Ledger.open(folder, PATIENT_S) as ledger:
+        with Ledger.open(folder, patient.LEDGER_S) as ledger:
             excluded = {e.since_ns for e in ledger.exclusions()}
             assert set(range(max(0, promised - 1), promised + 1)) <= excluded  # the next round may have released one more
             assert not {n for n in excluded if n < promised - 2}

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
+import forked
 import pytest
 
 from slurm_nvhc.errors import InputError, MonitorError
@@ -100,9 +99,11 @@ def test_nothing_is_left_in_the_temporary_directory(tmp_path: Path, monkeypatch:
 
 def test_several_replays_at_once(tmp_path: Path) -> None:
     path = write(tmp_path, FAULT)
-    code = f"import sys; from slurm_nvhc.scenario.replay import replay; sys.exit(replay({path!r}))"
-    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.DEVNULL) for _ in range(3)]
-    assert [p.wait(60) for p in running] == [0, 0, 0]
+
+    def one(_number: int) -> None:
+        assert replay(path) == 0
+
+    assert forked.at_once(3, one) == [0, 0, 0]
 
 
 # --- what the stage plays ---------------------------------------------------------------------

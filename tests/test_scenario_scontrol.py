@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import patient
 import pytest
 
 from slurm_nvhc.scenario import scontrol
@@ -23,7 +24,7 @@ class Fake:
         self.path = str(path / "slurm.json")
         Path(self.path).write_text(json.dumps(scontrol.new_state(version, "n1")))
 
-    def __call__(self, *arguments: str, timeout: float = 20) -> tuple[int, str, str]:
+    def __call__(self, *arguments: str, timeout: float = patient.PROCESS_S) -> tuple[int, str, str]:
         command = [sys.executable, "-I", "-S", scontrol.__file__, self.path, *arguments]
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=timeout)
         return done.returncode, done.stdout, done.stderr
@@ -144,7 +145,7 @@ def test_applied_although_the_caller_gave_up(fake: Fake) -> None:
     fake.change(behaviour="applies_then_hangs")
     assert fake("show", "node", "n1")[0] == 0
     with pytest.raises(subprocess.TimeoutExpired):
-        fake("update", "nodename=n1", "state=drain", "reason=r", timeout=0.7)
+        fake("update", "nodename=n1", "state=drain", "reason=r", timeout=2)
     assert fake.node["flags"] == ["DRAIN"]
 
 

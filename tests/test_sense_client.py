@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import patient
 import pytest
 
 from slurm_nvhc.model.snapshot import Snapshot, from_json, to_json
@@ -112,7 +113,7 @@ def test_no_time_left_starts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
      (Engine("sim", "", "/no/such/world"), "MON-ENGINE-ABSENT")],
 )
 def test_backends_that_can_not_be_had(engine: Engine, code: str) -> None:
-    s = read_snapshot("n1", engine, 20.0)
+    s = read_snapshot("n1", engine, patient.READ_S)
     assert codes(s) == [code]
     assert s.gpus is None
     assert s.wall_ns > 0
@@ -121,7 +122,7 @@ def test_backends_that_can_not_be_had(engine: Engine, code: str) -> None:
 def test_a_broken_world_file_is_trouble_with_its_name(tmp_path: Path) -> None:
     path = tmp_path / "w.json"
     path.write_text("{")
-    s = read_snapshot("n1", Engine("sim", "", str(path)), 20.0)
+    s = read_snapshot("n1", Engine("sim", "", str(path)), patient.READ_S)
     assert codes(s) == ["MON-ENGINE-ABSENT"]
     assert "w.json" in s.troubles[0].detail
 
@@ -147,5 +148,5 @@ def test_a_request_of_another_parent_is_not_served() -> None:
     from slurm_nvhc.sense.protocol import Request, encode
 
     request = encode(Request("dcgm", "n1", {}, 5.0, parent=os.getpid() + 1))
-    result = child.run([sys.executable, "-I", "-m", client.MODULE], 20.0, request=request)
+    result = child.run([sys.executable, "-I", "-m", client.MODULE], patient.READ_S, request=request)
     assert (result.rc, result.reply) == (1, "")

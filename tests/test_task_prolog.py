@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 from typing import Callable, Mapping, Optional
 
+import patient
 import pytest
 
 from slurm_nvhc.act import narrow
@@ -42,7 +43,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     def call(environment: Mapping[str, str]) -> list[str]:
         done = subprocess.run(
             [shutil.which(shell[0]) or shell[0], *shell[1:], str(script)],
-            env=dict(environment), cwd="/", capture_output=True, timeout=30, check=False,
+            env=dict(environment), cwd="/", capture_output=True, timeout=patient.PROCESS_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0
         assert done.stderr == b""

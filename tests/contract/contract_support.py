@@ -24,10 +24,11 @@ from slurm_nvhc.sense.client import read_snapshot
 from slurm_nvhc.sense.sim.world import World
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import patient
 from live_engine import LiveEngine
 from stub_node import NS, StubNode
 
-PATIENT_S = 30.0  # for reads that are expected to end by themselves
+PATIENT_S = patient.READ_S  # for reads that are expected to end by themselves
 # Read now: no test sees the machine's own settings (tests/conftest.py).
 LIVE = [os.environ.get(f"NVHC_DCGM_{name}", "") for name in ("ADDRESS", "CTL", "BINDINGS")]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import patient
 import pytest
 from contract_support import PATIENT_S, Rig, codes, gpu
 
@@ -15,7 +16,7 @@ NS = 1_000_000_000
 FOREVER = 2**62
 
 
-def read_until_event(rig: Rig, seconds: float = 15.0) -> Snapshot:
+def read_until_event(rig: Rig, seconds: float = patient.READ_S) -> Snapshot:
     """An engine's event loop wakes about once per second."""
     end = time.monotonic() + seconds
     while not (s := rig.read()).events and time.monotonic() < end:

@@ -43,7 +43,8 @@ def greeting(path: str, stays: bool) -> Talk:
     """An engine as the stand-in bindings know it: the one whose state is in ``path``. Without ``stays`` it dies at once."""
 
     def talk(link: socket.socket, over: threading.Event) -> None:
-        link.sendall(f"DCGM {path}\n".encode())
+        # Without MSG_MORE who has read the greeting may find the link still open for a moment.
+        link.sendall(f"DCGM {path}\n".encode(), 0 if stays else socket.MSG_MORE)
         if stays:
             over.wait()
 

@@ -21,6 +21,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "constrain: needs ConstrainDevices; skipped, in CI too, where the machine has no cgroup v1 for it")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    # Their control groups are named after the node, which has the same name in every cluster.
+    for item in items:
+        if item.get_closest_marker("constrain"):
+            item.add_marker(pytest.mark.xdist_group("constrain"))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     # Asked by folder: a conftest's hook is called for every test of the session.
     if not str(item.path).startswith(HERE):

@@ -16,6 +16,7 @@ that shape it, all observed on 22.05 and 24.11:
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import pwd
 import random
@@ -37,6 +38,7 @@ JOB_USER = "nvhcjob"
 SBIN = "/usr/sbin"
 # SchedulerParameters under which tests need not wait for the scheduler's next round.
 FAST = "bf_interval=1,sched_interval=1,sched_min_interval=0,batch_sched_delay=0"
+PATIENT_S = 180.0  # for what comes by itself, on a busy machine too
 T = TypeVar("T")
 
 
@@ -68,7 +70,7 @@ class SlurmTrouble(AssertionError):
     """The private Slurm did not do what a test needs; carries the tails of its logs."""
 
 
-def wait_until(what: str, probe: Callable[[], Optional[T]], seconds: float = 20.0) -> T:
+def wait_until(what: str, probe: Callable[[], Optional[T]], seconds: float = PATIENT_S) -> T:
     """Poll until ``probe`` returns something true, and return it; SlurmTrouble naming ``what`` otherwise."""
     deadline = time.monotonic() + seconds
     while True:
@@ -82,11 +84,14 @@ def wait_until(what: str, probe: Callable[[], Optional[T]], seconds: float = 20.
 
 def job_user() -> pwd.struct_passwd:
     """An ordinary user for jobs; made when missing."""
-    try:
-        return pwd.getpwnam(JOB_USER)
-    except KeyError:
-        subprocess.run([f"{SBIN}/useradd", "--system", "--no-create-home", "--shell", "/bin/sh", JOB_USER], check=True, env={"PATH": PATH})
-        return pwd.getpwnam(JOB_USER)
+    with open("/etc/passwd") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # another test process may make it at this moment
+        try:
+            return pwd.getpwnam(JOB_USER)
+        except KeyError:
+            useradd = [f"{SBIN}/useradd", "--system", "--no-create-home", "--shell", "/bin/sh", JOB_USER]
+            subprocess.run(useradd, check=True, env={"PATH": PATH})
+            return pwd.getpwnam(JOB_USER)
 
 
 def can_constrain_devices() -> str:
@@ -136,7 +141,7 @@ class Cluster:
         self.constrain = constrain
         self.uts = uts
         self.user = job_user()
-        self.root = Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX))
+        self.root = Path(tempfile.mkdtemp(prefix=PRIVATE_PREFIX, dir="/tmp"))  # not in memory, where there may be no device files
         self.root.chmod(0o755)
         for name in ("etc", "state", "spool", "log", "run", "munge", "dev", "work"):
             (self.root / name).mkdir(mode=0o755)
@@ -169,7 +174,7 @@ class Cluster:
         self._daemon([f"{SBIN}/slurmctld", "-f", str(self.slurm_conf)])
         for name in self.names:
             self.start_slurmd(name)
-        wait_until("all nodes to be idle", lambda: {n.state for n in self.nodes()} == {"idle"}, 20)
+        wait_until("all nodes to be idle", lambda: {n.state for n in self.nodes()} == {"idle"})
 
     def start_slurmd(self, name: str) -> None:
         slurmd = [f"{SBIN}/slurmd", "-N", name, "-f", str(self.slurm_conf)]
@@ -178,7 +183,7 @@ class Cluster:
         self._daemon(slurmd)
 
     def stop_slurmctld(self) -> None:
-        processes.end([processes.pid_in(self.root / "run" / "slurmctld.pid")])
+        processes.end([processes.pid_in(self.root / "run" / "slurmctld.pid")], PATIENT_S)  # it writes its state first
 
     def start_slurmctld(self) -> None:
         self._daemon([f"{SBIN}/slurmctld", "-f", str(self.slurm_conf)])
@@ -200,7 +205,7 @@ class Cluster:
         """Start something that puts itself into the background."""
         environment = {"PATH": PATH, "SLURM_CONF": str(self.slurm_conf)}
         with open(self.root / "log" / "start.err", "ab") as err:
-            done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=err, stderr=err, env=environment, timeout=30)
+            done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=err, stderr=err, env=environment, timeout=PATIENT_S)
         if done.returncode:
             raise SlurmTrouble(f"{argv[0]} did not start (rc {done.returncode}):\n{self.log_tails()}")
 
@@ -288,6 +293,8 @@ SchedulerParameters={FAST}
 SlurmdParameters=config_overrides
 ReturnToService=1
 KillWait=2
+MessageTimeout=120
+BatchStartTimeout=120
 MinJobAge=3600
 FirstJobId={self.port}
 GresTypes=gpu
@@ -302,7 +309,12 @@ DebugFlags=NO_CONF_HASH
     # ---- commands
 
     def run(
-        self, *argv: str, as_user: bool = False, check: bool = True, timeout: float = 60.0, extra_env: Optional[Mapping[str, str]] = None
+        self,
+        *argv: str,
+        as_user: bool = False,
+        check: bool = True,
+        timeout: float = PATIENT_S,
+        extra_env: Optional[Mapping[str, str]] = None,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command against this cluster, as root or as the job's user, in the job's work directory."""
         done = subprocess.run(
@@ -322,7 +334,7 @@ DebugFlags=NO_CONF_HASH
         """Arguments for subprocess that make a child the job's user."""
         return {"user": self.user.pw_uid, "group": self.user.pw_gid, "extra_groups": []} if as_user else {}
 
-    def srun(self, *args: str, check: bool = True, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    def srun(self, *args: str, check: bool = True, timeout: float = PATIENT_S) -> subprocess.CompletedProcess[str]:
         """`srun` as the job's user."""
         return self.run("srun", "-Q", *args, as_user=True, check=check, timeout=timeout)
 
@@ -344,7 +356,7 @@ DebugFlags=NO_CONF_HASH
     # ---- questions
 
     def nodes(self) -> list[Node]:
-        done = self.run("sinfo", "-h", "-N", "-p", self.first_partition(), "-o", "%N|%T|%u|%E", check=False, timeout=15)
+        done = self.run("sinfo", "-h", "-N", "-p", self.first_partition(), "-o", "%N|%T|%u|%E", check=False)
         out = []
         for line in done.stdout.splitlines():
             parts = line.split("|", 3)
@@ -363,7 +375,7 @@ DebugFlags=NO_CONF_HASH
                 return node
         raise SlurmTrouble(f"no node {name}:\n{self.log_tails()}")
 
-    def wait_node(self, state: str, name: str = "n1", seconds: float = 20.0) -> Node:
+    def wait_node(self, state: str, name: str = "n1", seconds: float = PATIENT_S) -> Node:
         """Wait until the node's state is ``state`` exactly."""
         return self.wait_until(f"{name} to be {state}", lambda: _if(self.node(name), lambda n: n.state == state), seconds)
 
@@ -376,11 +388,11 @@ DebugFlags=NO_CONF_HASH
         text = self.run("scontrol", "-o", "show", "job", check=False).stdout
         return [self.job(job_id) for job_id in re.findall(r"JobId=(\d+)", text)]
 
-    def wait_job(self, job_id: str, state: str, seconds: float = 30.0) -> JobInfo:
+    def wait_job(self, job_id: str, state: str, seconds: float = PATIENT_S) -> JobInfo:
         """Wait until the job's state is ``state`` exactly."""
         return self.wait_until(f"job {job_id} to be {state}", lambda: _if(self.job(job_id), lambda j: j.state == state), seconds)
 
-    def wait_quiet(self, seconds: float = 30.0) -> None:
+    def wait_quiet(self, seconds: float = PATIENT_S) -> None:
         """Wait until no job runs, waits or completes any more: every epilog has ended."""
         self.wait_until("all jobs to end", lambda: not self.run("squeue", "-h").stdout.strip(), seconds)
 
@@ -412,7 +424,7 @@ DebugFlags=NO_CONF_HASH
                 parts.append("\n".join([f"--- {path.name}", *lines]))
         return "\n".join(parts)
 
-    def wait_until(self, what: str, probe: Callable[[], Optional[T]], seconds: float = 30.0) -> T:
+    def wait_until(self, what: str, probe: Callable[[], Optional[T]], seconds: float = PATIENT_S) -> T:
         """Poll, and add the logs' ends to a wait in vain: the directory is gone when the report is read."""
         try:
             return wait_until(what, probe, seconds)

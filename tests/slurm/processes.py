@@ -37,10 +37,10 @@ def _is_ours(pid: int) -> bool:
         return False
 
 
-def end(pids: Sequence[int]) -> None:
-    """TERM, then KILL after 3 s."""
+def end(pids: Sequence[int], patience_s: float = 3.0) -> None:
+    """TERM, then KILL to those that are still there after ``patience_s``."""
     ours = [pid for pid in pids if pid > 1 and _is_ours(pid)]
-    for number, seconds in ((signal.SIGTERM, 3.0), (signal.SIGKILL, 3.0)):
+    for number, seconds in ((signal.SIGTERM, patience_s), (signal.SIGKILL, 20.0)):
         for pid in ours:
             send(pid, number)
         deadline = time.monotonic() + seconds

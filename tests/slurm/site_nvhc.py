@@ -15,12 +15,16 @@ import sysconfig
 from pathlib import Path
 from typing import Optional
 
+import yaml
 from harness import FAST, Cluster
 
 from slurm_nvhc.hooks import install
 from slurm_nvhc.record.ledger import Ledger
 from slurm_nvhc.record.run import Run
 from slurm_nvhc.sense.sim.world import World
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+import patient
 
 SOURCE = Path(install.__file__).resolve().parents[2]
 
@@ -38,7 +42,7 @@ NARROW_RULES = DRAIN_RULES.replace("action: drain}", "action: narrow}") + "narro
 class Site:
     """``with Site(...) as site``: a started cluster with hooks, a healthy node each.
 
-    policy:    the rules; where the worlds are is added here
+    policy:    the rules; where the worlds are, and patient time limits, are added here
     narrowing: TaskProlog as well
     health_check: HealthCheckInterval in seconds, 0 = never (its line is left out)
     conf:      further lines for slurm.conf
@@ -66,6 +70,7 @@ class Site:
             slurm_conf=str(self.cluster.slurm_conf),
             kill_switch=str(root / "etc-nvhc" / "disabled"),
             python=str(self.python),
+            budgets=patient.BUDGETS,
             narrowing=narrowing,
         )
         self.policy = policy
@@ -102,7 +107,7 @@ class Site:
 
     def _make_environment(self) -> None:
         for name in ("slurm_nvhc", "etc", "prolog", "epilog"):
-            shutil.copytree(SOURCE / name, self.code / name, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(SOURCE / name, self.code / name)  # with its bytecode, which stays valid
         environment = self.cluster.root / "opt" / "env"
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(environment)], check=True)
         version = f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -128,8 +133,12 @@ class Site:
     # ---- what the administrator does
 
     def write_policy(self, rules: str) -> None:
-        nodes = ", ".join(f"{name}: {{engine: {{world: {path}}}}}" for name, path in self.worlds.items())
-        Path(self.options.config).write_text(f"{rules}engine: {{backend: sim, world: {self.worlds['n1']}}}\nnodes: {{{nodes}}}\n")
+        document = {
+            **yaml.safe_load(rules),
+            "engine": {"backend": "sim", "world": self.worlds["n1"]},
+            "nodes": {name: {"engine": {"world": path}} for name, path in self.worlds.items()},
+        }
+        Path(self.options.config).write_text(yaml.safe_dump(patient.policy(document)))
 
     # ---- what the hooks left
 
@@ -138,7 +147,7 @@ class Site:
         directory = f"{self.options.state}/{node}"
         if not os.path.isdir(directory):
             return []
-        ledger = Ledger.open(directory, 5.0)
+        ledger = Ledger.open(directory, patient.LEDGER_S)
         try:
             return [run for run in reversed(ledger.recent_runs(1000)) if hook in ("", run.hook)]
         finally:

@@ -90,7 +90,7 @@ def jobs_around(site: Site, break_it: Callable[[Site], None]) -> None:
     jobs += [cluster.sbatch("true", "--gres=gpu:1") for _ in range(2)]
     before.let_go()
     for job in (before.job_id, *jobs):
-        cluster.wait_job(job, "COMPLETED", 60)
+        cluster.wait_job(job, "COMPLETED")
     cluster.wait_quiet()
 
 

@@ -101,7 +101,7 @@ def test_a_bounced_job_runs_on_another_node(start) -> None:
     site = start(Site(nodes=2))
     site.remap_failure(gpu=0, node="n1")
     job = site.cluster.sbatch("echo $SLURMD_NODENAME", "--gres=gpu:1")
-    site.cluster.wait_job(job, "COMPLETED", 60)
+    site.cluster.wait_job(job, "COMPLETED")
     assert site.cluster.output(job) == "n2\n"
     assert site.cluster.node("n1").reason.startswith("nvhc: MEM-REMAP-FAILED gpu0 ")
     assert site.cluster.node("n2").state == "idle"
