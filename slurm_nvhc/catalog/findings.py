@@ -10,6 +10,12 @@ class Code(NamedTuple):
 
     narrowable: the GPU can be left out of a job's sight with the rest in use. False
     where the fault hurts its peers or the GPU does not answer.
+
+    hard: a fault beyond doubt, for the larger limit on how many nodes may be out (docs/limits.md):
+    the device, the driver or the vendor's own threshold says that this part does not work, and no
+    mistake outside the node makes it say so. Not hard: rates and comparisons, which a threshold or a
+    load decides; settings; and what one cause outside the nodes (a fabric manager, an InfiniBand
+    switch, a driver update) shows on all of them at once, since that is what the smaller limit is for.
     """
 
     code: str
@@ -17,6 +23,7 @@ class Code(NamedTuple):
     meaning: str
     advice: str
     narrowable: bool = True
+    hard: bool = False
 
 
 ALL: Final = (
@@ -27,25 +34,25 @@ ALL: Final = (
     Code("NVL-BER", "link", "an NVLink corrupts more bits than error correction can hide", "look at signal, cable and seating of both ends; if it returns, run the field diagnostic"),
     Code("NVL-SYMBOL", "link", "an NVLink receives symbols that error correction has to repair", "watch; if it returns, run the field diagnostic"),
     Code("NVL-ERRORS", "link", "an NVLink received damaged or dropped packets", "watch; if it returns on the same GPU, run the field diagnostic"),
-    Code("NVL-RECOVERY-FAILED", "link", "an NVLink did not come back from recovery", "reset the GPU; check the far end; if it returns, run the field diagnostic", narrowable=False),
+    Code("NVL-RECOVERY-FAILED", "link", "an NVLink did not come back from recovery", "reset the GPU; check the far end; if it returns, run the field diagnostic", narrowable=False, hard=True),
     Code("NVL-FLAP", "link", "an NVLink went down and came back", "watch; if it returns on the same link, run the field diagnostic"),
-    Code("NVL-DOWN", "link", "an NVLink is down that was up or is expected up", "check fabric manager, then reset the GPU, then reboot", narrowable=False),
-    Code("MEM-UNCORRECTABLE", "gpu", "uncorrectable memory errors: data was lost", "reset the GPU; repeated: field diagnostic, RMA"),
-    Code("MEM-REMAP-FAILED", "gpu", "a bad memory row could not be remapped", "field diagnostic, then RMA"),
+    Code("NVL-DOWN", "link", "an NVLink is down that was up or is expected up", "check fabric manager, then reset the GPU, then reboot", narrowable=False, hard=True),
+    Code("MEM-UNCORRECTABLE", "gpu", "uncorrectable memory errors: data was lost", "reset the GPU; repeated: field diagnostic, RMA", hard=True),
+    Code("MEM-REMAP-FAILED", "gpu", "a bad memory row could not be remapped", "field diagnostic, then RMA", hard=True),
     Code("MEM-REMAP-PENDING", "gpu", "a bad memory row is remapped at the next GPU reset", "reset the GPU when it is idle"),
     Code("MEM-REMAPPED", "gpu", "memory rows were remapped", "watch the trend"),
-    Code("MEM-SRAM", "gpu", "on-chip memory errors passed the vendor's threshold", "RMA"),
-    Code("MEM-UNREPAIRABLE", "gpu", "the memory has errors that it can not repair any more", "field diagnostic, then RMA"),
+    Code("MEM-SRAM", "gpu", "on-chip memory errors passed the vendor's threshold", "RMA", hard=True),
+    Code("MEM-UNREPAIRABLE", "gpu", "the memory has errors that it can not repair any more", "field diagnostic, then RMA", hard=True),
     Code("MEM-SPARES", "gpu", "a memory bank has no spare rows left", "plan the exchange: the next bad row in that bank can not be remapped"),
     Code("MEM-CORRECTED", "gpu", "corrected memory errors grew", "watch the trend"),
     Code("MEM-RETIRED", "gpu", "memory pages were retired", "pending: reset the GPU; 63 or more: RMA"),
-    Code("GPU-LOST", "gpu", "a GPU that should be here does not answer", "reboot; repeated: check power, seating and riser; taken out on purpose: `nvhc gpu forget`", narrowable=False),
-    Code("GPU-RECOVERY", "gpu", "the driver asks for a recovery action", "do what the action says", narrowable=False),
+    Code("GPU-LOST", "gpu", "a GPU that should be here does not answer", "reboot; repeated: check power, seating and riser; taken out on purpose: `nvhc gpu forget`", narrowable=False, hard=True),
+    Code("GPU-RECOVERY", "gpu", "the driver asks for a recovery action", "do what the action says", narrowable=False, hard=True),
     Code("GPU-SWAPPED", "gpu", "another card sits in this slot than before", "none, if you swapped it"),
     Code("GPU-NEW", "gpu", "a GPU appeared that was not known", "none, if you added it"),
-    Code("XID-FATAL", "gpu", "the driver logged an Xid that makes the GPU unusable until reset or reboot", "see the Xid's own advice", narrowable=False),
+    Code("XID-FATAL", "gpu", "the driver logged an Xid that makes the GPU unusable until reset or reboot", "see the Xid's own advice", narrowable=False, hard=True),
     Code("XID-CONTAINED", "gpu", "a contained uncorrectable error killed one application", "watch; twice in a day: field diagnostic"),
-    Code("XID-NVLINK", "gpu", "the driver logged a fatal NVLink error", "reset the GPU; check the peer that failed first", narrowable=False),
+    Code("XID-NVLINK", "gpu", "the driver logged a fatal NVLink error", "reset the GPU; check the peer that failed first", narrowable=False, hard=True),
     Code("XID-NVLINK5", "gpu", "the driver logged an NVLink 5 error that is not fatal, or the echo of one", "watch; look at signal, cable and the far end if it returns"),
     Code("XID-MEMORY", "gpu", "the driver recorded a memory repair or a high error rate", "watch; reset when idle if a remap is pending"),
     Code("XID-APP", "gpu", "an Xid that applications usually cause", "tell the user; the GPU only if it follows the GPU across users"),
@@ -68,10 +75,10 @@ ALL: Final = (
     Code("PEER-ERRORS", "gpu", "the GPU counted more errors than the other GPUs of its jobs", "watch; look at the counter's own rule"),
     Code("FABRIC-STATE", "gpu", "the NVLink fabric is not ready for this GPU", "check fabric manager; reboot", narrowable=False),
     Code("FABRIC-HEALTH", "gpu", "the fabric is degraded for this GPU, or configured wrongly", "check fabric manager, switches and partition; reset; reboot", narrowable=False),
-    Code("SXID-FATAL", "switch", "the driver logged a fatal error of an NVSwitch", "reset all GPUs and switches, or reboot; repeated: replace the baseboard", narrowable=False),
+    Code("SXID-FATAL", "switch", "the driver logged a fatal error of an NVSwitch", "reset all GPUs and switches, or reboot; repeated: replace the baseboard", narrowable=False, hard=True),
     Code("SXID-NONFATAL", "switch", "the driver logged an error that an NVSwitch got over", "watch; repeated on one port: look at that link", narrowable=False),
-    Code("SWITCH-LOST", "switch", "an NVSwitch that should be here is not seen", "check fabric manager; reboot; repeated: replace the baseboard", narrowable=False),
-    Code("SWITCH-RESET", "switch", "an NVSwitch asks for a reset", "reset all GPUs and switches, or reboot", narrowable=False),
+    Code("SWITCH-LOST", "switch", "an NVSwitch that should be here is not seen", "check fabric manager; reboot; repeated: replace the baseboard", narrowable=False, hard=True),
+    Code("SWITCH-RESET", "switch", "an NVSwitch asks for a reset", "reset all GPUs and switches, or reboot", narrowable=False, hard=True),
     Code("SWITCH-PORT", "switch", "a port of an NVSwitch is in error, or down that was in use", "check fabric manager; reset the GPU at its far end; reboot", narrowable=False),
     Code("SWITCH-ERRORS", "switch", "a port of an NVSwitch counts errors", "look at the link behind it; several ports of one switch: replace the baseboard", narrowable=False),
     Code("SWITCH-TEMP", "switch", "an NVSwitch is at its temperature limit", "check airflow, inlet temperature, cooling loop", narrowable=False),
@@ -107,6 +114,8 @@ ALL: Final = (
     Code("MON-ENVIRONMENT", "monitor", "the hook's environment is not what Slurm gives", "is the hook run by slurmd?"),
     Code("MON-BUDGET", "monitor", "the time budget ended before the work", "see what was not run; raise the budget"),
     Code("MON-REPORT", "monitor", "the report for a job's user could not be written", "see the detail; user_report.dir must be a local folder that root alone can write"),
+    Code("MON-SITE-HOOK", "monitor", "a program of the site that is told what was done failed", "see the detail; it is told again for a day"),
+    Code("MON-EVIDENCE", "monitor", "an evidence bundle could not be written", "check free space and permissions of its folder"),
     Code("MON-INTERNAL", "monitor", "slurm-nvhc failed inside", "report it with the detail"),
 )
 

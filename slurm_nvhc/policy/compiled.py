@@ -9,6 +9,19 @@ from __future__ import annotations
 import fnmatch
 from typing import Any, Final, Mapping, NamedTuple, Optional
 
+from slurm_nvhc.policy.acting import (
+    Checkpoint,
+    Drain,
+    Evidence,
+    Limit,
+    Limits,
+    Narrow,
+    Quarantine,
+    Reboot,
+    Requeue,
+    SiteHooks,
+)
+
 SCHEMA: Final = 1
 
 
@@ -179,15 +192,6 @@ class UserReport(NamedTuple):
     keep_days: float = 7.0
 
 
-class Narrow(NamedTuple):
-    """min_gpus: at least this many GPUs of a job must be left. jobs: "single_task" or "any"."""
-
-    enabled: bool = False
-    min_gpus: int = 1
-    max_excluded: int = 1
-    jobs: str = "single_task"
-
-
 class Expect(NamedTuple):
     """None: no expectation."""
 
@@ -237,20 +241,6 @@ class Slurm(NamedTuple):
     timeout_s: float = 4.0
 
 
-class Drain(NamedTuple):
-    """extend: append a new fault to our own reason. template: path of a Jinja2 template, '' = packaged.
-
-    max_length: characters of a reason. resume: after resume_passes clean health checks in a row, "standing"
-    ends our own drains for what every reading shows, "own" all of ours (an idle node shows no errors).
-    """
-
-    template: str = ""
-    max_length: int = 250
-    extend: bool = False
-    resume: str = "off"
-    resume_passes: int = 3
-
-
 class Budgets(NamedTuple):
     prolog_s: float = 8.0
     epilog_s: float = 20.0
@@ -259,11 +249,18 @@ class Budgets(NamedTuple):
 
 
 class Record(NamedTuple):
+    """durable: does the state directory survive a reboot? None: as its file system says."""
+
     keep_days: float = 30.0
+    durable: Optional[bool] = None
 
 
 class Policy(NamedTuple):
-    """The policy in force for one node and partition. ``hash`` names its source text."""
+    """The policy in force for one node and partition. ``hash`` names its source text.
+
+    kill_switch: a file, usually on a file system that all nodes share: while it exists no hook of any node does anything,
+                 or, where it names rules, none of these rules is judged. '' = none.
+    """
 
     hash: str
     mode: str
@@ -280,6 +277,14 @@ class Policy(NamedTuple):
     false_alarms: FalseAlarms = FalseAlarms()
     learn: Learn = Learn()
     user_report: UserReport = UserReport()
+    quarantine: Quarantine = Quarantine()
+    limits: Limits = Limits()
+    requeue: Requeue = Requeue()
+    checkpoint: Checkpoint = Checkpoint()
+    reboot: Reboot = Reboot()
+    site_hooks: SiteHooks = SiteHooks()
+    evidence: Evidence = Evidence()
+    kill_switch: str = ""
     by_model: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     raw: Mapping[str, Any] = {}
     later: tuple[Mapping[str, Any], ...] = ()
@@ -374,6 +379,14 @@ def build(raw: Mapping[str, Any], policy_hash: str) -> Policy:
         false_alarms=FalseAlarms(**raw["false_alarms"]),
         learn=Learn(**raw["learn"]),
         user_report=UserReport(**raw["user_report"]),
+        quarantine=Quarantine(**raw["quarantine"]),
+        limits=Limits(**{**raw["limits"], **{k: Limit(**raw["limits"][k]) for k in ("soft", "hard")}}),
+        requeue=Requeue(**raw["requeue"]),
+        checkpoint=Checkpoint(**raw["checkpoint"]),
+        reboot=Reboot(**raw["reboot"]),
+        site_hooks=SiteHooks(**raw["site_hooks"]),
+        evidence=Evidence(**raw["evidence"]),
+        kill_switch=raw["kill_switch"],
     )
 
 

@@ -7,7 +7,7 @@ into an InputError with the place.
 from __future__ import annotations
 
 import re
-from typing import Final, Union
+from typing import Any, Final, Union
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model.times import parse_duration
@@ -52,9 +52,7 @@ def field(reference: Union[str, int]) -> cat.Field:
 
 def _by_id(number: int) -> cat.Field:
     if number == cat.XID_FIELD_ID:
-        raise Refused(
-            "field 230 keeps the last Xid for ever and is not read as a number", "leave field out and write xid: in warn or fail"
-        )
+        raise Refused("field 230 keeps the last Xid for ever and is not read as a number", "leave field out and write xid: in warn or fail")
     if number in cat.BY_ID:
         name, link = cat.BY_ID[number]
         if link is not None:
@@ -127,6 +125,27 @@ def duration(value: Union[str, int, float]) -> float:
         return parse_duration(value)
     except ValueError as exc:
         raise Refused(str(exc), text_hint(value, False) if isinstance(value, str) else "") from None
+
+
+def limit(value: Union[str, int]) -> dict[str, Any]:
+    """Nodes: 2, or a share: '5%'. As compiled.Limit."""
+    text = str(value).strip()
+    share = text.endswith("%")
+    try:
+        number = float(text[:-1]) if share else int(text)
+    except ValueError:
+        number = -1.0
+    if isinstance(value, bool) or not (0 < number <= 100 if share else 0 <= number <= 1_000_000):
+        raise Refused(f"{text!r} is no number of nodes", "a number such as 2, or a share above 0 % such as 5%")
+    return {"number": None, "share": number / 100} if share else {"number": int(number), "share": None}
+
+
+def signal_name(value: str) -> str:
+    """A signal as scancel takes it: USR1, SIGUSR1 or a number."""
+    name = value.strip().upper().removeprefix("SIG")
+    if name not in ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"):
+        raise Refused(f"{value} is not a signal for this", "USR1, USR2, TERM, HUP, INT, ALRM, CONT or WINCH")
+    return name
 
 
 def words(field_: cat.Field, values: list[Union[str, int, float]]) -> list[Union[str, int, float]]:

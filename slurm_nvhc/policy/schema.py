@@ -30,9 +30,9 @@ class Poisson(Section):
 
     rate: Annotated[Union[str, int, float], _doc("errors per time of a healthy counter: 0.001/h")]
     ber: Annotated[Union[Number, UnsetType], _doc("where the traffic is known: errors per bit of a healthy link, e.g. 1e-15")] = UNSET
-    own: Annotated[
-        Union[str, int, float, UnsetType], _doc("the counter's own past may raise what is normal, up to this rate: 100/s")
-    ] = UNSET
+    own: Annotated[Union[str, int, float, UnsetType], _doc("the counter's own past may raise what is normal, up to this rate: 100/s")] = (
+        UNSET
+    )
 
 
 class Cusum(Section):
@@ -144,6 +144,78 @@ class Narrow(Section):
     jobs: Annotated[Union[Literal["single_task", "any"], UnsetType], _doc("which jobs may be narrowed (single_task)")] = UNSET
 
 
+class Quarantine(Section):
+    """Holding a bad GPU with a placeholder job, so that Slurm gives out the others. Opt-in, where part of a node is useful."""
+
+    enabled: Annotated[Union[bool, UnsetType], _doc("(false)")] = UNSET
+    min_gpus: Annotated[Union[int, UnsetType], _doc("GPUs that must be left to the node's jobs (1)")] = UNSET
+    max_gpus: Annotated[Union[int, UnsetType], _doc("GPUs of a node that may be held; more: drain (1)")] = UNSET
+    place_within: Annotated[Union[Duration, UnsetType], _doc("not held by then: drain (30s)")] = UNSET
+    max_age: Annotated[Union[Duration, UnsetType], _doc("held for longer: drain, so that somebody repairs it (7d)")] = UNSET
+    partition: Annotated[Union[str, UnsetType], _doc("partition of the placeholder jobs; empty: the job's own, see quarantine.md")] = UNSET
+    memory: Annotated[Union[int, UnsetType], _doc("memory of a placeholder job in MB (64)")] = UNSET
+
+
+Nodes = Annotated[Union[int, str], Meta(description="a number of nodes, or a share of the partition's nodes: 5%")]
+
+
+class Limits(Section):
+    """How many nodes of a partition may be out by drains of ours. Beyond: an alert, no drain."""
+
+    soft: Annotated[Union[Nodes, UnsetType], _doc("for suspicions (5%)")] = UNSET
+    hard: Annotated[Union[Nodes, UnsetType], _doc("for faults beyond doubt, suspicions counted too (20%)")] = UNSET
+    within: Annotated[Union[Duration, UnsetType], _doc("drains younger than this count (1d)")] = UNSET
+    recount: Annotated[Union[Duration, UnsetType], _doc("pause after a drain before who else drained is counted (2s)")] = UNSET
+
+
+class Requeue(Section):
+    """Moving a batch job that was given a bad GPU, instead of failing it. By the prolog, with PrologFlags=Alloc. Opt-in."""
+
+    enabled: Annotated[Union[bool, UnsetType], _doc("(false)")] = UNSET
+    per_job: Annotated[Union[int, UnsetType], _doc("times that a job is moved (2)")] = UNSET
+    per_node: Annotated[Union[int, UnsetType], _doc("jobs that a node moves away within that time (5)")] = UNSET
+    within: Annotated[Union[Duration, UnsetType], _doc("for per_node (1d)")] = UNSET
+
+
+class Checkpoint(Section):
+    """A signal to running jobs that opted in, before their node is drained. Opt-in."""
+
+    enabled: Annotated[Union[bool, UnsetType], _doc("(false)")] = UNSET
+    comment: Annotated[Union[str, UnsetType], _doc("word of the job's comment by which it opts in (nvhc-checkpoint)")] = UNSET
+    constraint: Annotated[Union[str, UnsetType], _doc("feature in the job's constraint by which it opts in")] = UNSET
+    signal: Annotated[Union[str, UnsetType], _doc("signal to the batch script (USR1)")] = UNSET
+    grace: Annotated[Union[Duration, UnsetType], _doc("time between signal and drain (5m)")] = UNSET
+
+
+class Reboot(Section):
+    """`scontrol reboot ASAP` where the remediation of all that is wrong is a reboot. Opt-in."""
+
+    enabled: Annotated[Union[bool, UnsetType], _doc("(false)")] = UNSET
+    per_week: Annotated[Union[int, UnsetType], _doc("reboots of a node in a week; then only an administrator (2)")] = UNSET
+
+
+class SiteHooks(Section):
+    """Programs of the site, run as root with one JSON document on stdin. None by default."""
+
+    on_drain: Annotated[Union[str, UnsetType], _doc("after a node was drained")] = UNSET
+    on_exclude: Annotated[Union[str, UnsetType], _doc("after a GPU was excluded")] = UNSET
+    on_release: Annotated[Union[str, UnsetType], _doc("after a GPU was released")] = UNSET
+    on_resume: Annotated[Union[str, UnsetType], _doc("after a drain of ours was ended by us")] = UNSET
+    on_requeue: Annotated[Union[str, UnsetType], _doc("after a job was moved")] = UNSET
+    on_reboot: Annotated[Union[str, UnsetType], _doc("before a reboot is asked for")] = UNSET
+    on_limit: Annotated[Union[str, UnsetType], _doc("when a limit kept us from acting")] = UNSET
+    timeout: Annotated[Union[Duration, UnsetType], _doc("then it is killed (5s)")] = UNSET
+
+
+class Evidence(Section):
+    """A bundle per drain and exclusion: findings, counters, kernel log, serial, slot, versions."""
+
+    enabled: Annotated[Union[bool, UnsetType], _doc("(true)")] = UNSET
+    dir: Annotated[Union[str, UnsetType], _doc("folder; empty: evidence/ in the node's state directory")] = UNSET
+    keep: Annotated[Union[int, UnsetType], _doc("bundles that are kept (20)")] = UNSET
+    bug_report: Annotated[Union[bool, UnsetType], _doc("nvidia-bug-report.sh too, as far as the hook's time allows (false)")] = UNSET
+
+
 class Expect(Section):
     """What a node must have. Without an expectation only what was there before is missed."""
 
@@ -195,6 +267,8 @@ class Drain(Section):
         Union[Literal["off", "standing", "own"], UnsetType], _doc("which of our own drains end after resume_passes (off)")
     ] = UNSET
     resume_passes: Annotated[Union[int, UnsetType], _doc("clean health checks in a row before that (3)")] = UNSET
+    resume_after: Annotated[Union[Duration, UnsetType], _doc("not sooner after the drain (10m)")] = UNSET
+    resume_per_day: Annotated[Union[int, UnsetType], _doc("then only an administrator resumes (2)")] = UNSET
 
 
 class Budgets(Section):
@@ -210,6 +284,9 @@ class Record(Section):
     """What the ledger keeps."""
 
     keep: Annotated[Union[Duration, UnsetType], _doc("runs and snapshots are kept this long (30d)")] = UNSET
+    durable: Annotated[
+        Union[bool, Literal["auto"], UnsetType], _doc("does the state directory survive a reboot? auto: not one in memory (auto)")
+    ] = UNSET
 
 
 class FalseAlarms(Section):
@@ -250,6 +327,17 @@ class Overlay(Section):
     false_alarms: Union[FalseAlarms, UnsetType] = UNSET
     learn: Union[Learn, UnsetType] = UNSET
     user_report: Union[UserReport, UnsetType] = UNSET
+    quarantine: Union[Quarantine, UnsetType] = UNSET
+    limits: Union[Limits, UnsetType] = UNSET
+    requeue: Union[Requeue, UnsetType] = UNSET
+    checkpoint: Union[Checkpoint, UnsetType] = UNSET
+    reboot: Union[Reboot, UnsetType] = UNSET
+    site_hooks: Union[SiteHooks, UnsetType] = UNSET
+    evidence: Union[Evidence, UnsetType] = UNSET
+    kill_switch: Annotated[
+        Union[str, UnsetType],
+        _doc("a file that all nodes see: while it exists the hooks do nothing; lines that name rules switch off only these"),
+    ] = UNSET
     reread_wait: Annotated[Union[Duration, UnsetType], _doc("pause before a second look inside one hook; 0s: none (2s)")] = UNSET
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Callable, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.errors import InputError
-from slurm_nvhc.policy import compiled
+from slurm_nvhc.policy import acting, compiled
 from slurm_nvhc.policy import references as ref
 from slurm_nvhc.policy.references import Refused
 
@@ -31,6 +31,10 @@ def _none(value: Any) -> Any:
     return None if value == "none" else value
 
 
+def _auto(value: Any) -> Any:
+    return None if value == "auto" else value
+
+
 def _days(value: Any) -> float:
     return ref.duration(value) / DAY_S
 
@@ -46,14 +50,42 @@ _KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
     },
     "engine": {"timeout": _Key("timeout_s", ref.duration, 0.1, 600)},
     "slurm": {"timeout": _Key("timeout_s", ref.duration, 0.1, 600)},
-    "drain": {"max_length": _Key("max_length", _same, 60, 4000), "resume_passes": _Key("resume_passes", _same, 1, 10_000)},
+    "drain": {
+        "max_length": _Key("max_length", _same, 60, 4000),
+        "resume_passes": _Key("resume_passes", _same, 1, 10_000),
+        "resume_after": _Key("resume_after_s", ref.duration, 0, 365 * DAY_S),
+        "resume_per_day": _Key("resume_per_day", _same, 0, 1000),
+    },
+    "quarantine": {
+        "min_gpus": _Key("min_gpus", _same, 1, 1024),
+        "max_gpus": _Key("max_gpus", _same, 1, 1024),
+        # A fill job gives up after 20 s, and slurmctld may take some seconds to look at it (measured: 4.7 s at most).
+        "place_within": _Key("place_within_s", ref.duration, 10, 600),
+        "max_age": _Key("max_age_s", ref.duration, 60, 365 * DAY_S),
+        "memory": _Key("memory_mb", _same, 1, 1_000_000),
+    },
+    "limits": {
+        "soft": _Key("soft", ref.limit),
+        "hard": _Key("hard", ref.limit),
+        "within": _Key("within_s", ref.duration, 60, 365 * DAY_S),
+        "recount": _Key("recount_s", ref.duration, 0, 30),
+    },
+    "requeue": {
+        "per_job": _Key("per_job", _same, 1, 100),
+        "per_node": _Key("per_node", _same, 1, 1000),
+        "within": _Key("within_s", ref.duration, 60, 365 * DAY_S),
+    },
+    "checkpoint": {"signal": _Key("signal", ref.signal_name), "grace": _Key("grace_s", ref.duration, 0, DAY_S)},
+    "reboot": {"per_week": _Key("per_week", _same, 1, 100)},
+    "site_hooks": {"timeout": _Key("timeout_s", ref.duration, 0.1, 60)},
+    "evidence": {"keep": _Key("keep", _same, 1, 10_000)},
     # Above ten minutes no prolog is waited for at any site we know of; below one second no reader starts.
     "budgets": {
         **{k: _Key(f"{k}_s", ref.duration, 1, 600) for k in ("prolog", "epilog")},
         # slurmd kills a health check after 60 s (observed); by then ours has ended and its launcher too.
         **{k: _Key(f"{k}_s", ref.duration, 1, 50) for k in ("health_check", "registration")},
     },
-    "record": {"keep": _Key("keep_days", _days, 1 / 24, 3650)},
+    "record": {"keep": _Key("keep_days", _days, 1 / 24, 3650), "durable": _Key("durable", _auto)},
     "false_alarms": {
         "per_day": _Key("per_day", float, 1e-6, 1e6),
         "nodes": _Key("nodes", float, 1, 1e7),
@@ -62,9 +94,12 @@ _KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
     "learn": {"settle": _Key("settle_s", ref.duration, 0, 86400)},
     "user_report": {"keep": _Key("keep_days", _days, 1 / 24, 3650)},
 }
+_EVENTS: Final = ("drain", "exclude", "release", "resume", "requeue", "reboot", "limit")  # of site_hooks
 _ABSOLUTE: Final = (
     ("slurm", "bin_dir"), ("slurm", "conf"), ("drain", "template"), ("engine", "world"), ("engine", "bindings"), ("user_report", "dir"),
+    ("evidence", "dir"), *(("site_hooks", f"on_{event}") for event in _EVENTS),
 )  # fmt: skip
+_NO_FOLDER: Final = "hooks run in an unknown folder without PATH"
 _REREAD: Final = _Key("reread_wait_s", ref.duration, 0, 60)
 
 
@@ -73,17 +108,25 @@ def defaults() -> dict[str, Any]:
     return {
         "mode": "enforce",
         "rules": {},
-        "narrow": compiled.Narrow()._asdict(),
+        "narrow": acting.Narrow()._asdict(),
         "expect": compiled.Expect()._asdict(),
         "monitor": compiled.Monitor()._asdict(),
         "engine": {**compiled.Engine()._asdict(), "bindings": []},  # as JSON gives it back
         "slurm": compiled.Slurm()._asdict(),
-        "drain": compiled.Drain()._asdict(),
+        "drain": acting.Drain()._asdict(),
         "budgets": compiled.Budgets()._asdict(),
         "record": compiled.Record()._asdict(),
         "false_alarms": compiled.FalseAlarms()._asdict(),
         "learn": compiled.Learn()._asdict(),
         "user_report": compiled.UserReport()._asdict(),
+        "quarantine": acting.Quarantine()._asdict(),
+        "limits": {**acting.Limits()._asdict(), "soft": acting.Limits().soft._asdict(), "hard": acting.Limits().hard._asdict()},
+        "requeue": acting.Requeue()._asdict(),
+        "checkpoint": acting.Checkpoint()._asdict(),
+        "reboot": acting.Reboot()._asdict(),
+        "site_hooks": acting.SiteHooks()._asdict(),
+        "evidence": acting.Evidence()._asdict(),
+        "kill_switch": "",
         "reread_wait_s": 2.0,  # our judgement: long enough for a link to retrain, short enough for a prolog
     }
 
@@ -93,6 +136,12 @@ def patch(written: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
     out: dict[str, Any] = {}
     if "mode" in written:
         out["mode"] = written["mode"]
+    if "kill_switch" in written:
+        if written["kill_switch"] and not written["kill_switch"].startswith("/"):
+            raise complain(
+                ("kill_switch",), f"{written['kill_switch']} is not an absolute path", "hooks run in an unknown folder without PATH"
+            )
+        out["kill_switch"] = written["kill_switch"]
     if "reread_wait" in written:
         out["reread_wait_s"] = _value(_REREAD, written["reread_wait"], ("reread_wait",), complain)
     for section, keys in _KEYS.items():
@@ -104,7 +153,7 @@ def patch(written: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
             if (section, key) in _ABSOLUTE:
                 for path in value if isinstance(value, list) else [value]:
                     if path and not path.startswith("/"):
-                        raise complain((section, key), f"{path} is not an absolute path", "hooks run in an unknown folder without PATH")
+                        raise complain((section, key), f"{path} is not an absolute path", _NO_FOLDER)
             out[section][known.name] = _value(known, value, (section, key), complain)
     return out
 

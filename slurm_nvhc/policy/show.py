@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any, NamedTuple, Optional
+from typing import Any, Final, NamedTuple, Optional
 
 from slurm_nvhc.errors import InputError, NvhcError
 from slurm_nvhc.policy import compiled, source
@@ -11,7 +11,13 @@ from slurm_nvhc.policy.compile import Document, compile_policy
 from slurm_nvhc.policy.compiled import Budgets, Level, Policy, Rule
 from slurm_nvhc.policy.schema import json_schema
 
-__all__ = ["Check", "check", "json_schema", "longest_budgets", "narrows_anywhere", "to_json"]
+__all__ = ["Check", "check", "json_schema", "longest_budgets", "narrows_anywhere", "quarantines_anywhere", "to_json"]
+
+
+_SECTIONS: Final = (
+    "narrow", "quarantine", "expect", "monitor", "engine", "slurm", "drain", "limits", "requeue", "checkpoint", "reboot", "site_hooks",
+    "evidence", "budgets", "record", "false_alarms", "learn", "user_report",
+)  # fmt: skip
 
 
 class Check(NamedTuple):
@@ -42,12 +48,21 @@ def check(path: str) -> Check:
 
 def narrows_anywhere(path: str) -> bool:
     """Does the policy narrow on any partition, node or model? Then the task prolog is wanted. False for a broken file."""
+    return _enabled_anywhere(path, "narrow")
+
+
+def quarantines_anywhere(path: str) -> bool:
+    """Does it have placeholder jobs hold bad GPUs on any? False for a broken file."""
+    return _enabled_anywhere(path, "quarantine")
+
+
+def _enabled_anywhere(path: str, name: str) -> bool:
     try:
         document = _compile(path if source.read_site(path) is not None else "")
     except NvhcError:
         return False
     parts = [document["base"], *(patch for section in ("models", "partitions", "nodes") for _, patch in document[section])]
-    return any(part.get("narrow", {}).get("enabled") for part in parts)
+    return any(part.get(name, {}).get("enabled") for part in parts)
 
 
 def longest_budgets(path: str, node: str) -> Optional[Budgets]:
@@ -72,7 +87,7 @@ def longest_budgets(path: str, node: str) -> Optional[Budgets]:
 def to_json(policy: Policy) -> dict[str, Any]:
     """A policy as people read it: JSON-able, without what is left at its default. Durations in seconds, rates per second."""
     out: dict[str, Any] = {"hash": policy.hash, "mode": policy.mode, "rules": {n: _rule(r) for n, r in policy.rules.items()}}
-    for name in ("narrow", "expect", "monitor", "engine", "slurm", "drain", "budgets", "record", "false_alarms", "learn", "user_report"):
+    for name in _SECTIONS:
         out[name] = {key: _plain(value) for key, value in getattr(policy, name)._asdict().items()}
     out["reread_wait_s"] = policy.reread_wait_s
     return out

@@ -19,7 +19,7 @@ import slurm_nvhc
 from slurm_nvhc import resources
 from slurm_nvhc.errors import InputError, NvhcError
 from slurm_nvhc.model.snapshot import Trouble
-from slurm_nvhc.policy import compiled
+from slurm_nvhc.policy import acting, compiled
 from slurm_nvhc.policy.compiled import Policy
 from slurm_nvhc.proc import files
 
@@ -115,8 +115,8 @@ def load(path: str, state_dir: str, node: str, partition: str, keep: bool = True
 def nothing() -> Policy:
     """No rules, observe only: what is left when neither a policy nor PyYAML can be had."""
     return Policy(
-        BUILTIN, "observe", {}, compiled.Narrow(), compiled.Expect(), compiled.Monitor(), compiled.Engine(), compiled.Slurm(),
-        compiled.Drain(), compiled.Budgets(), compiled.Record(), 2.0,
+        BUILTIN, "observe", {}, acting.Narrow(), compiled.Expect(), compiled.Monitor(), compiled.Engine(), compiled.Slurm(),
+        acting.Drain(), compiled.Budgets(), compiled.Record(), 2.0,
     )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Run one child process to its end or to its deadline. Nothing else starts processes on a node.
 
 The child gets its own session (so its whole group can be killed), a clean
-environment, /dev/null as standard input, and descriptors of its own: slurmd
+environment, /dev/null or a given text as standard input, and descriptors of its own: slurmd
 waits for end-of-file on a hook's pipe, so no child may hold that. At the
 deadline the group is killed and its corpse is waited for at most 200 ms: a
 process in an uninterruptible driver call can not be killed, and must not make
@@ -50,24 +50,26 @@ def run(
     timeout_s: float,
     environment: Optional[Mapping[str, str]] = None,
     request: Optional[str] = None,
+    stdin: Optional[str] = None,
 ) -> Result:
     """Run argv (absolute path first) for at most timeout_s seconds. Never raises for the child's sake.
 
     request: when given, the child also gets descriptor 3 with this text to read and
     descriptor 4 to write its reply on.
+    stdin:   when given, the text on its standard input. Not both.
     """
     env = dict(CLEAN_ENVIRONMENT)
     env.update(environment or {})
     ours: set[int] = set()  # every descriptor made here that is still open
     try:
         try:
-            pid, pipes, req_w = _start(argv, env, request is not None, ours)
+            pid, pipes, req_w = _start(argv, env, request is not None, ours, stdin is not None)
         except (OSError, ValueError, IndexError) as exc:
             name = argv[0] if argv else "an empty command"
             return Result(None, "", "", f"can not start {name}: {getattr(exc, 'strerror', None) or exc}")
         _running.add(pid)
         try:
-            to_send = (request or "").encode("utf-8", "replace")
+            to_send = (stdin or request or "").encode("utf-8", "replace")
             ended = _pump(pid, pipes, req_w, to_send, time.monotonic() + timeout_s, ours)
             # The group first, then the corpse: while the leader is not reaped its number can not
             # name another group. This also ends grandchildren that outlived their parent.
@@ -88,8 +90,10 @@ def run(
     return Result(rc, texts[0], texts[1], problem, "".join(texts[2:]))
 
 
-def _start(argv: Sequence[str], env: Mapping[str, str], with_request: bool, ours: set[int]) -> tuple[int, dict[int, bytearray], int]:
-    """(pid, reading ends: out, err and perhaps reply, writing end of the request or -1)."""
+def _start(
+    argv: Sequence[str], env: Mapping[str, str], with_request: bool, ours: set[int], with_stdin: bool = False
+) -> tuple[int, dict[int, bytearray], int]:
+    """(pid, reading ends: out, err and perhaps reply, writing end of the request or of standard input, or -1)."""
     _keep_from_children()
     out_r, out_w = _pipe(ours)
     err_r, err_w = _pipe(ours)
@@ -103,7 +107,11 @@ def _start(argv: Sequence[str], env: Mapping[str, str], with_request: bool, ours
         reading.append(rep_r)
         childs += [req_r, rep_w]
         wired += [(req_r, 3), (rep_w, 4)]
-    actions: list[tuple[int, ...]] = [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]  # type: ignore[list-item]
+    elif with_stdin:
+        req_r, req_w = _pipe(ours)
+        childs.append(req_r)
+        wired.append((req_r, 0))
+    actions: list[tuple[int, ...]] = [] if with_stdin else [(os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0)]  # type: ignore[list-item]
     # The ends for the child were moved above the low numbers, so that no dup2 overwrites one.
     actions += [(os.POSIX_SPAWN_DUP2, end, number) for end, number in wired]
     if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN:

@@ -19,7 +19,7 @@ from typing import Any, Callable, Collection, Optional, Sequence, TypeVar
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.learned import Lesson
 from slurm_nvhc.model.look import Look
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import Ended, Exclusion, Hold, Intent, OwnDrain, Pause, Strike
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
 from slurm_nvhc.model.tally import Tally
 from slurm_nvhc.record import mirror, protective, query, rates, remembered, retention
@@ -81,9 +81,27 @@ class Ledger:
         """Exclude a GPU. One that is excluded already keeps its first exclusion."""
         self._protect(lambda state: protective.exclude(state, exclusion))
 
-    def release(self, uuid: str) -> bool:
-        """End a GPU's exclusion. False when it had none."""
-        return self._protect(lambda state: protective.release(state, uuid))
+    def change_exclusion(self, exclusion: Exclusion) -> bool:
+        """Another stage, way or age of an exclusion. False when there is none, or nothing differs."""
+        return self._protect(lambda state: protective.change_exclusion(state, exclusion))
+
+    def end_exclusion(self, ended: Ended) -> bool:
+        """The exclusion is over; it stays among ``protective().ended``. False when there was none."""
+        return self._protect(lambda state: protective.end_exclusion(state, ended))
+
+    def set_hold(self, hold: Hold) -> None:
+        self._protect(lambda state: protective.set_hold(state, hold))
+
+    def end_hold(self, uuid: str) -> None:
+        self._protect(lambda state: protective.end_hold(state, uuid))
+
+    def add_strike(self, strike: Strike) -> None:
+        """Count one deed against its limit."""
+        self._protect(lambda state: protective.add_strike(state, strike))
+
+    def set_pause(self, pause: Optional[Pause]) -> None:
+        """Maintenance until then; None ends it."""
+        self._protect(lambda state: state._replace(pause=pause))
 
     def own_drain(self) -> Optional[OwnDrain]:
         return self.protective().own_drain

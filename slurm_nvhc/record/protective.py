@@ -11,15 +11,20 @@ import json
 from typing import Any, Callable, Collection, Final, Mapping, NamedTuple, Optional, Sequence, TypeVar
 
 from slurm_nvhc.model import learned as lessons
+from slurm_nvhc.model import protective as kept
 from slurm_nvhc.model import settled as settled_names
 from slurm_nvhc.model.learned import Lesson
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import Ended, Exclusion, Hold, Intent, OwnDrain, Pause, Strike
 from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
 
 T = TypeVar("T")
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
+MOST_ENDED: Final = 50  # exclusions that are over, newest last; older ones are forgotten
+STRIKE_AGE_NS: Final = 8 * 86400 * 10**9  # longer than any limit's time that is of use for a strike (a week)
+STRIKE_AGES_NS: Final = {"fault": 31 * 86400 * 10**9}  # longer than a fault counts as one come back (30 d)
+MOST_STRIKES: Final = 200  # of one kind
 
 
 class Protective(NamedTuple):
@@ -28,6 +33,7 @@ class Protective(NamedTuple):
     settled: sticky events that an administrator settled (model/settled.py names): losing these would
              drain again for what was repaired.
     learned: what is normal here; of a GPU only while it is among ``gpus``.
+    ended:   exclusions that are over, oldest first. holds: one a UUID. strikes: oldest first. pause: None = none.
     """
 
     generation: int = 0
@@ -37,6 +43,10 @@ class Protective(NamedTuple):
     gpus: tuple[GpuIdentity, ...] = ()
     settled: tuple[str, ...] = ()
     learned: tuple[Lesson, ...] = ()
+    ended: tuple[Ended, ...] = ()
+    holds: tuple[Hold, ...] = ()
+    strikes: tuple[Strike, ...] = ()
+    pause: Optional[Pause] = None
 
     def summary(self) -> str:
         """For people: what there is, e.g. '1 exclusion, own drain, 0 intents, 8 known GPUs'."""
@@ -52,14 +62,39 @@ def _count(number: int, noun: str) -> str:
 
 
 def exclude(state: Protective, new: Exclusion) -> Protective:
-    """A GPU already excluded keeps its first exclusion: that is the fault to repair."""
-    if any(e.uuid == new.uuid for e in state.exclusions):
+    """A GPU already excluded keeps its first exclusion, which is the fault to repair; a suspicion gives way to an exclusion."""
+    old = next((e for e in state.exclusions if e.uuid == new.uuid), None)
+    if old is not None and (old.stage != kept.SUSPECTED or new.stage == kept.SUSPECTED):
         return state
-    return state._replace(exclusions=(*state.exclusions, new))
+    return state._replace(exclusions=(*(e for e in state.exclusions if e.uuid != new.uuid), new))
 
 
-def release(state: Protective, uuid: str) -> Protective:
-    return state._replace(exclusions=tuple(e for e in state.exclusions if e.uuid != uuid))
+def change_exclusion(state: Protective, new: Exclusion) -> Protective:
+    """Another stage, way or age of an exclusion; one that has ended meanwhile does not come back."""
+    return state._replace(exclusions=tuple(new if e.uuid == new.uuid else e for e in state.exclusions))
+
+
+def end_exclusion(state: Protective, ended: Ended) -> Protective:
+    """Its hold stays: whoever ends the exclusion has the placeholder job to end as well."""
+    if all(e.uuid != ended.exclusion.uuid for e in state.exclusions):
+        return state
+    left = tuple(e for e in state.exclusions if e.uuid != ended.exclusion.uuid)
+    return state._replace(exclusions=left, ended=(*state.ended, ended)[-MOST_ENDED:])
+
+
+def set_hold(state: Protective, hold: Hold) -> Protective:
+    return state._replace(holds=(*(h for h in state.holds if h.uuid != hold.uuid), hold))
+
+
+def end_hold(state: Protective, uuid: str) -> Protective:
+    return state._replace(holds=tuple(h for h in state.holds if h.uuid != uuid))
+
+
+def add_strike(state: Protective, strike: Strike) -> Protective:
+    young = [s for s in state.strikes if strike.at_ns - s.at_ns <= STRIKE_AGES_NS.get(s.kind, STRIKE_AGE_NS)]
+    # Each kind on its own: many of one must not make us forget another's limit.
+    same = [s for s in (*young, strike) if s.kind == strike.kind][-MOST_STRIKES:]
+    return state._replace(strikes=(*(s for s in young if s.kind != strike.kind), *same))
 
 
 def add_intent(state: Protective, new: Intent) -> Protective:
@@ -146,6 +181,10 @@ def dumps(state: Protective) -> str:
         "intents": [i._asdict() for i in state.intents],
         "gpus": [g._asdict() for g in state.gpus],
         "settled": list(state.settled),
+        "ended": [{**e._asdict(), "exclusion": e.exclusion._asdict()} for e in state.ended],
+        "holds": [h._asdict() for h in state.holds],
+        "strikes": [s._asdict() for s in state.strikes],
+        "pause": state.pause._asdict() if state.pause else None,
         "learned": [{**lesson._asdict(), "readings": dict(lesson.readings)} for lesson in state.learned],
     }
     return json.dumps(document, indent=1) + "\n"
@@ -163,6 +202,8 @@ def loads(text: str) -> tuple[Protective, int]:
         raise ValueError("nested too deeply") from exc
     if not isinstance(document, dict):
         raise ValueError("a JSON object was expected")
+    if document.get("schema") == 1:
+        document = _brought_up(document)
     if document.get("schema") != SCHEMA:
         raise ValueError(f"schema {document.get('schema')!r} is not known")
     generation = document.get("generation")
@@ -173,10 +214,34 @@ def loads(text: str) -> tuple[Protective, int]:
     gpus, lost_c = _entries(document.get("gpus"), _identity)
     settled, lost_e = _entries(document.get("settled"), _settled)
     learned, lost_f = _entries(document.get("learned"), _lesson)
-    raw = document.get("own_drain")
-    drains, lost_d = _entries([] if raw is None else [raw], _own_drain)
-    state = Protective(generation, exclusions, drains[0] if drains else None, intents, gpus, settled, learned)
-    return state, lost_a + lost_b + lost_c + lost_d + lost_e + lost_f
+    ended, lost_g = _entries(document.get("ended"), _ended)
+    holds, lost_h = _entries(document.get("holds"), _hold)
+    strikes, lost_i = _entries(document.get("strikes"), _strike)
+    drains, lost_d = _entries(_one(document.get("own_drain")), _own_drain)
+    pauses, lost_j = _entries(_one(document.get("pause")), _pause)
+    own, pause = drains[0] if drains else None, pauses[0] if pauses else None
+    state = Protective(generation, exclusions, own, intents, gpus, settled, learned, ended, holds, strikes, pause)
+    return state, lost_a + lost_b + lost_c + lost_d + lost_e + lost_f + lost_g + lost_h + lost_i + lost_j
+
+
+def _brought_up(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document of schema 1, from before exclusions had a way and drains a stamp. Its exclusions hide from jobs, as they did."""
+
+    def more(entry: Any, values: Mapping[str, Any]) -> Any:
+        return {**values, **entry} if isinstance(entry, dict) else entry
+
+    def each(entries: Any, values: Mapping[str, Any]) -> Any:
+        return [more(entry, values) for entry in entries] if isinstance(entries, list) else entries
+
+    out = {**document, "schema": SCHEMA}
+    out["exclusions"] = each(document.get("exclusions"), {"stage": kept.EXCLUDED, "way": kept.NARROW, "slot": "", "until_ns": 0})
+    out["own_drain"] = more(document.get("own_drain"), {"stamp": ""})
+    out["intents"] = each(document.get("intents"), {"next_ns": 0})
+    return out
+
+
+def _one(raw: Any) -> list[Any]:
+    return [] if raw is None else [raw]
 
 
 def _entries(raw: Any, decode: Callable[[Any], T]) -> tuple[tuple[T, ...], int]:
@@ -213,18 +278,46 @@ def _settled(value: Any) -> str:
     return str(value)
 
 
+def _one_of(value: Any, *known: str) -> str:
+    if value not in known:
+        raise ValueError("not a known word")
+    return str(value)
+
+
 def _exclusion(v: Mapping[str, Any]) -> Exclusion:
-    return Exclusion(_text(v["uuid"]), _text(v["code"]), _text(v["why"]), _text(v["who"]), _int(v["since_ns"]))
+    named = (_text(v["uuid"]), _text(v["code"]), _text(v["why"]), _text(v["who"]), _int(v["since_ns"]))
+    stage = _one_of(v["stage"], kept.SUSPECTED, kept.EXCLUDED, kept.VERIFIED)
+    return Exclusion(*named, stage, _one_of(v["way"], kept.NARROW, kept.QUARANTINE), _text(v["slot"]), _int(v["until_ns"]))
+
+
+def _ended(v: Mapping[str, Any]) -> Ended:
+    how = _one_of(v["how"], kept.RELEASED, kept.REPLACED, kept.CLEARED)
+    return Ended(_exclusion(v["exclusion"]), how, _text(v["who"]), _text(v["why"]), _int(v["at_ns"]))
+
+
+def _hold(v: Mapping[str, Any]) -> Hold:
+    return Hold(_text(v["uuid"]), _text(v["job_id"]), _int(v["since_ns"]), _text(v["boot_id"]))
+
+
+def _strike(v: Mapping[str, Any]) -> Strike:
+    return Strike(_text(v["kind"]), _text(v["key"]), _int(v["at_ns"]))
+
+
+def _pause(v: Mapping[str, Any]) -> Pause:
+    return Pause(_int(v["until_ns"]), _text(v["why"]), _text(v["who"]), _int(v["since_ns"]))
 
 
 def _own_drain(v: Mapping[str, Any]) -> OwnDrain:
     named = (_text(v["reason"]), _int(v["set_ns"]), bool(v["confirmed"]), _texts(v["keys"]), _texts(v["idents"]))
-    return OwnDrain(*named, standing=bool(v["standing"]))
+    own = OwnDrain(*named, standing=bool(v["standing"]), stamp=_text(v["stamp"]))
+    return own._replace(barred=bool(v.get("barred", False)), idle=bool(v.get("idle", False)))
 
 
 def _intent(v: Mapping[str, Any]) -> Intent:
     named = (_text(v["kind"]), _text(v["reason"]), _int(v["since_ns"]), _texts(v["keys"]), _texts(v["idents"]), _int(v["tries"]))
-    return Intent(*named, standing=bool(v["standing"]), events=bool(v["events"]), policy=_text(v["policy"]))
+    intent = Intent(*named, policy=_text(v["policy"]), next_ns=_int(v["next_ns"]))
+    intent = intent._replace(limited=_text(v.get("limited", "")), gone=_text(v.get("gone", "")))
+    return intent._replace(standing=bool(v["standing"]), events=bool(v["events"]))
 
 
 def _identity(v: Mapping[str, Any]) -> GpuIdentity:

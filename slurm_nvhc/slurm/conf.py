@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
-from typing import Final, Iterator, Optional
+from typing import Collection, Final, Iterator, Optional
 
 MAX_BYTES: Final = 1024 * 1024
 
@@ -12,6 +13,8 @@ MAX_BYTES: Final = 1024 * 1024
 _PAIR: Final = re.compile(r'([A-Za-z][A-Za-z0-9_.]*)[ \t]*=[ \t]*(?:"([^"]*)"|(\S*))')
 _INCLUDE: Final = re.compile(r"[ \t]*include[ \t]+(\S.*)", re.IGNORECASE)
 _COMMENT: Final = re.compile(r"(?<!\\)#.*")
+_ALLOC: Final = frozenset({"alloc", "contain", "x11"})
+_INCLUDE_DEPTH: Final = 5
 
 
 def beside(slurm_conf: str, name: str) -> str:
@@ -56,6 +59,36 @@ def include(line: str) -> str:
     return match.group(1).strip() if match else ""
 
 
+def prolog_alloc(slurm_conf: str) -> Optional[bool]:
+    """Whether a prolog runs when its job is given the node, before anything of it starts; None when that can not be told.
+
+    PrologFlags has Alloc, or a flag that implies it (Contain, X11). Without it the prolog runs with the first step or script,
+    and not at all on a node that gets neither. The last PrologFlags line counts, also one of an included file.
+    """
+    flags, unsure = _prolog_flags(slurm_conf, os.path.dirname(slurm_conf), _INCLUDE_DEPTH)
+    if flags is not None:
+        return bool(_ALLOC & {flag.strip().lower() for flag in flags.split(",")})
+    return None if unsure else False
+
+
+def _prolog_flags(path: str, folder: str, depth: int) -> tuple[Optional[str], bool]:
+    """(the value, None when no line has it; whether something could not be read)."""
+    try:
+        text = read(path)
+    except (OSError, ValueError):
+        return None, True
+    flags: Optional[str] = None
+    unsure = False
+    for line in lines(text):
+        included = include(line).strip('"')
+        if not included:
+            flags = pairs(line).get("prologflags", flags)
+            continue
+        inner, unread = _prolog_flags(os.path.join(folder, included), folder, depth - 1) if depth > 0 else (None, True)
+        flags, unsure = inner if inner is not None else flags, unsure or unread
+    return flags, unsure
+
+
 def constrain_devices(slurm_conf: str) -> Optional[bool]:
     """Whether jobs see only their own device files; None when that can not be told.
 
@@ -86,3 +119,42 @@ def constrain_devices(slurm_conf: str) -> Optional[bool]:
         plugin = pairs(line).get("taskplugin", plugin)
     # Not named here: it may stand in an included file, or be the version's default.
     return None if plugin is None else "cgroup" in plugin.lower()
+
+
+def only_hooks(slurm_conf: str, ours: Collection[str]) -> Optional[bool]:
+    """Whether every prolog and epilog that slurmd runs is one of ours, by the file's name; None when that can not be told.
+
+    A hook of somebody else that fails drains the node, and on a node that is drained already leaves no trace of it
+    (observed on 22.05 and 24.11).
+    """
+    named, unsure = _hook_paths(slurm_conf, os.path.dirname(slurm_conf), _INCLUDE_DEPTH)
+    for path in named:
+        folder, pattern = os.path.split(path)
+        names = [pattern]
+        if any(c in pattern for c in "*?["):
+            try:
+                names = fnmatch.filter(os.listdir(folder), pattern)
+            except OSError:
+                return None
+        if any(name not in ours for name in names):
+            return False
+    return None if unsure else True
+
+
+def _hook_paths(path: str, folder: str, depth: int) -> tuple[list[str], bool]:
+    """(what all Prolog and Epilog lines name, also those that a later line overrides; whether something could not be read)."""
+    try:
+        text = read(path)
+    except (OSError, ValueError):
+        return [], True
+    found: list[str] = []
+    unsure = False
+    for line in lines(text):
+        included = include(line).strip('"')
+        if included:
+            inner, unread = _hook_paths(os.path.join(folder, included), folder, depth - 1) if depth > 0 else ([], True)
+            found, unsure = [*found, *inner], unsure or unread
+            continue
+        values = pairs(line)
+        found += [values[key] for key in ("prolog", "epilog") if values.get(key)]
+    return found, unsure

@@ -1,10 +1,4 @@
-"""Reading and changing a node's state in Slurm, with ``scontrol``, each call bounded.
-
-Observed on 22.05 and 24.11: a call takes 4 to 5 ms; with slurmctld down it
-fails after 9 s, with slurmctld hung after 10 s ("Socket timed out"), and then
-the change *was still applied* when it woke up. So a timed-out update is
-neither done nor not done: read before any retry.
-"""
+"""Reading and changing a node's state in Slurm, with ``scontrol``, each call bounded (slurm/command.py)."""
 
 from __future__ import annotations
 
@@ -12,31 +6,20 @@ import os
 import re
 from typing import Final, Optional
 
-from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.node_state import NodeState
-from slurm_nvhc.proc import child
+from slurm_nvhc.slurm import command
+from slurm_nvhc.slurm.command import MISSING, REFUSED, TIMEOUT, UNREACHABLE, SlurmError
 
-MISSING: Final = "missing"  # scontrol or its configuration is not there
-REFUSED: Final = "refused"  # slurmctld answered: no
-UNREACHABLE: Final = "unreachable"  # slurmctld does not answer: nothing was changed
-TIMEOUT: Final = "timeout"  # no answer in time: a change may have been, or may yet be, applied
+__all__ = ["MISSING", "REFUSED", "TIMEOUT", "UNREACHABLE", "SlurmCommands", "SlurmError", "parse_node"]
 
 _STATE: Final = re.compile(r"^[ \t]*State=(\S+)", re.MULTILINE)
 _REASON: Final = re.compile(r"^[ \t]*Reason=(.*)$", re.MULTILINE)
-_SET_BY: Final = re.compile(r"[ \t]*\[[^\[\]@]*@[^\[\]@]*\][ \t]*$")
+_SET_BY: Final = re.compile(r"[ \t]*\[([^\[\]@]*@[^\[\]@]*)\][ \t]*$")
+_PARTITIONS: Final = re.compile(r"^[ \t]*Partitions=(\S*)", re.MULTILINE)
+_BOOTED: Final = re.compile(r"\bBootTime=(\S+)")
 _NEXT_KEY: Final = re.compile(r"^[ \t]*(Comment|Extra|InstanceId|InstanceType|ResumeAfterTime|NodeName)=")
 # Suffixes that Slurm puts on a state word; "*" (not responding) is the one that tells more than a flag does.
 _SUFFIXES: Final = "*~#!%$@^-+"
-_UNREACHABLE: Final = ("unable to contact slurm controller", "connection refused", "zero bytes were transmitted", "no route to host")
-_MISSING: Final = ("could not establish a configuration source", "unable to process configuration file", "unable to load slurm.conf")
-
-
-class SlurmError(MonitorError):
-    """A Slurm command that did not do its work; ``kind`` is one of the four above."""
-
-    def __init__(self, kind: str, thing: str, place: str, problem: str, hint: str = "") -> None:
-        super().__init__(thing, place, problem, hint)
-        self.kind = kind
 
 
 def parse_node(text: str) -> Optional[NodeState]:
@@ -54,8 +37,10 @@ def parse_node(text: str) -> Optional[NodeState]:
     names = [word.rstrip(_SUFFIXES).upper() for word in words]
     flags.update(name for name in names[1:] if name)
     found = _REASON.search(text, state.end())
-    reason = ""
+    reason, stamp = "", ""
     if found:
+        set_by = _SET_BY.search(found.group(1))
+        stamp = set_by.group(1) if set_by else ""
         reason = _SET_BY.sub("", found.group(1))
         more = []
         for line in text[found.end() :].split("\n")[1:]:
@@ -63,14 +48,20 @@ def parse_node(text: str) -> Optional[NodeState]:
                 break
             more.append(line.strip())
         reason = "\n".join([reason, *more]).strip()
-    return NodeState(names[0], frozenset(flags), "" if reason == "(null)" else reason)
+    member = _PARTITIONS.search(text)
+    booted = _BOOTED.search(text)
+    return NodeState(
+        names[0],
+        frozenset(flags),
+        "" if reason == "(null)" else reason,
+        stamp,
+        tuple(p for p in member.group(1).split(",") if p) if member else (),
+        booted.group(1) if booted and booted.group(1) != "None" else "",
+    )
 
 
 class SlurmCommands:
-    """``scontrol`` in ``bin_dir``, with ``conf`` as SLURM_CONF ('' = Slurm's default), ``timeout_s`` per call.
-
-    Health checks get no SLURM_CONF from slurmd, so it is always given here.
-    """
+    """``scontrol`` in ``bin_dir``, with ``conf`` as SLURM_CONF ('' = Slurm's default), ``timeout_s`` per call."""
 
     def __init__(self, bin_dir: str, conf: str, timeout_s: float) -> None:
         self.scontrol = os.path.join(bin_dir, "scontrol")
@@ -91,7 +82,7 @@ class SlurmCommands:
         out = self._run(("show", "node", node), timeout_s)
         state = parse_node(out)
         if state is None:
-            raise SlurmError(REFUSED, self.scontrol, f"show node {node}", f"no State= in its answer: {_one_line(out)}")
+            raise SlurmError(REFUSED, self.scontrol, f"show node {node}", f"no State= in its answer: {command.one_line(out)}")
         return state
 
     def drain(self, node: str, reason: str, timeout_s: Optional[float] = None) -> None:
@@ -102,28 +93,17 @@ class SlurmCommands:
         """Raises SlurmError, also for a node that is not drained."""
         self._run(("update", f"nodename={node}", "state=resume"), timeout_s)
 
+    def reboot(self, node: str, reason: str, timeout_s: Optional[float] = None) -> None:
+        """Reboot once no job runs on it, and then back into service. Overwrites any reason. Raises SlurmError.
+
+        Observed on 22.05: a second request while the first is under way is accepted as well, so read the state first.
+        """
+        self._run(("reboot", "ASAP", "nextstate=RESUME", f"reason={reason}", node), timeout_s)
+
+    def undrain(self, node: str, timeout_s: Optional[float] = None) -> None:
+        """End a drain and nothing else: a node that is down stays down. No error for a node that is not drained. Raises SlurmError."""
+        self._run(("update", f"nodename={node}", "state=undrain"), timeout_s)
+
     def _run(self, arguments: tuple[str, ...], timeout_s: Optional[float]) -> str:
         seconds = self.timeout_s if timeout_s is None else min(self.timeout_s, timeout_s)
-        place = " ".join(arguments[:2])
-        if not os.path.isabs(self.scontrol):
-            raise SlurmError(MISSING, self.scontrol, place, "is not an absolute path", "set slurm.bin_dir in the policy")
-        result = child.run((self.scontrol, *arguments), seconds, {"SLURM_CONF": self.conf} if self.conf else None)
-        if result.problem == "timeout":
-            raise SlurmError(TIMEOUT, self.scontrol, place, f"no answer within {seconds:.1f} s", "is slurmctld busy or hung?")
-        if result.problem:
-            raise SlurmError(MISSING, self.scontrol, place, result.problem, "set slurm.bin_dir in the policy")
-        if result.rc == 0:
-            return result.out
-        said = _one_line(result.err.strip() or result.out)
-        lower = said.lower()
-        if "timed out" in lower:
-            raise SlurmError(TIMEOUT, self.scontrol, place, said)
-        if any(text in lower for text in _UNREACHABLE):
-            raise SlurmError(UNREACHABLE, self.scontrol, place, said)
-        if any(text in lower for text in _MISSING):
-            raise SlurmError(MISSING, self.scontrol, place, said, "set slurm.conf in the policy")
-        raise SlurmError(REFUSED, self.scontrol, place, said or f"exit status {result.rc}")
-
-
-def _one_line(text: str) -> str:
-    return " ".join("".join(c if c.isprintable() else " " for c in text[:2000]).split())[:300]
+        return command.run(self.scontrol, arguments, seconds, self.conf)
