@@ -9,10 +9,10 @@ known GPUs, settled events) is then read from the ledger's mirror.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Final, Optional, TypeVar, Union
+from typing import Any, Callable, Final, Optional, Sequence, TypeVar, Union
 
 from slurm_nvhc.errors import MonitorError
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import Ended, Exclusion, Hold, Intent, OwnDrain, Strike
 from slurm_nvhc.model.snapshot import Trouble
 from slurm_nvhc.record import mirror
 from slurm_nvhc.record.ledger import Ledger
@@ -77,6 +77,12 @@ class Book:
 
     # What act/ changes; each raises MonitorError, at once when there is no ledger.
 
+    def exclusions(self) -> tuple[Exclusion, ...]:
+        return self._call(lambda led: led.exclusions())
+
+    def change_exclusion(self, exclusion: Exclusion) -> bool:
+        return self._call(lambda led: led.change_exclusion(exclusion))
+
     def exclude(self, exclusion: Exclusion) -> None:
         self._call(lambda led: led.exclude(exclusion))
 
@@ -97,6 +103,21 @@ class Book:
 
     def end_intent(self, intent: Intent) -> None:
         self._call(lambda led: led.end_intent(intent))
+
+    def settle(self, names: Sequence[str]) -> None:
+        self._call(lambda led: led.settle(names))
+
+    def end_exclusion(self, ended: Ended) -> bool:
+        return self._call(lambda led: led.end_exclusion(ended))
+
+    def set_hold(self, hold: Hold) -> None:
+        self._call(lambda led: led.set_hold(hold))
+
+    def end_hold(self, uuid: str) -> None:
+        self._call(lambda led: led.end_hold(uuid))
+
+    def add_strike(self, strike: Strike) -> None:
+        self._call(lambda led: led.add_strike(strike))
 
     def close(self) -> None:
         if self._ledger is not None:

@@ -16,7 +16,7 @@ from slurm_nvhc.model.given import Given
 from slurm_nvhc.model.history import Health, History
 from slurm_nvhc.model.job import GpuMapping
 from slurm_nvhc.model.look import Look
-from slurm_nvhc.model.protective import Exclusion
+from slurm_nvhc.model.protective import SUSPECTED, Exclusion
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot, Trouble
 from slurm_nvhc.model.times import duration
 from slurm_nvhc.sense.client import read_snapshot
@@ -172,7 +172,7 @@ def judge_snapshots(
     given = Given(
         mapping=mapping,
         known=known,
-        exclusions={e.uuid: e for e in kept.exclusions},
+        exclusions={e.uuid: e for e in kept.exclusions if e.stage != SUSPECTED},
         expected_gpus=len(gres.files) or None if gres is not None and not gres.problem else None,
         troubles=tuple(troubles),
         settled=kept.settled,
@@ -199,7 +199,7 @@ def judge_given(
         before=before,
         changes=changes,
         window=window,
-        policy=context.policy,
+        policy=context.judged_by,
         job=job,
         mapping=given.mapping,
         known=given.known,

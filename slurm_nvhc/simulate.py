@@ -23,6 +23,7 @@ from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.given import Given
 from slurm_nvhc.model.job import Job
 from slurm_nvhc.model.learned import Lesson
+from slurm_nvhc.model.protective import Pause
 from slurm_nvhc.model.snapshot import Snapshot
 from slurm_nvhc.observation import judge_given
 from slurm_nvhc.policy.compiled import Policy
@@ -126,6 +127,8 @@ class _Side:
         run = past.run
         site, budget = Site("", "", ""), Budget(LEDGER_WAIT_S)
         context = Context(run.hook, site, self._node, past.job, self.policy(run.partition), budget, self._book, "", ())
+        if run.given.get("paused"):
+            context = context._replace(pause=Pause(run.ended_ns, "", "", run.ended_ns))  # it only observed, whatever the policy says
         first = past.snapshot if past.first_look is None else past.snapshot._replace(wall_ns=past.first_look[0], boot_ns=past.first_look[1])
         run_id = f"{run.hook}:{first.boot_id}:{first.boot_ns}"
         # The first of two readings is not stored. The second one stands for it: had they differed in a fault,
@@ -137,7 +140,7 @@ class _Side:
 
     def effects(self, judgement: Judgement, partition: str) -> Effects:
         """What is asked for; findings that ask for nothing are left out."""
-        narrows = self.policy(partition).narrow.enabled
+        narrows = self.policy(partition).narrow.enabled or self.policy(partition).quarantine.enabled
         out: dict[tuple[str, str, str], Effect] = {}
         for proposals, mark in ((judgement.decision.observed, " (observed)"), (judgement.decision.proposals, "")):
             for proposal in proposals:

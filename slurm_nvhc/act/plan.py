@@ -14,100 +14,103 @@ from __future__ import annotations
 
 from typing import Any, Final, Iterable
 
+from slurm_nvhc.act import exclusions, healing, job_care, limits, outbox, quarantine, quiet, remedy, ways
 from slurm_nvhc.act import steps as st
 from slurm_nvhc.act import words as wd
+from slurm_nvhc.act.ownership import another_stamp, same_drain
 from slurm_nvhc.act.steps import Step
-from slurm_nvhc.act.wish import HEALTH_CHECK, PlanInput, Wish, want
-from slurm_nvhc.model import entity as ent
+from slurm_nvhc.act.wish import PlanInput, Wish, want
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import settled
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.node_state import NodeState
-from slurm_nvhc.model.protective import Intent, OwnDrain
-from slurm_nvhc.model.times import duration, iso
+from slurm_nvhc.model.protective import NARROW, QUARANTINE, Intent, OwnDrain
+from slurm_nvhc.model.times import iso
 
-# A drain that could not be placed for a day is not placed at all: whatever it was for is seen again
-# or was dealt with (our judgement).
-INTENT_AGE_NS: Final = 86400 * 10**9
+_MAY_DRAIN: Final = frozenset({st.DRAIN, st.OWN, st.RECOUNT, st.EXCLUDE, st.NARROW, st.QUARANTINE, st.REQUEUE, st.SIGNAL})
+_DONE: Final = {NARROW: "narrowed", QUARANTINE: "quarantined"}
 
-__all__ = ["PlanInput", "Step", "comes_back", "needs_node_state", "plan", "reason_findings", "resumable"]
+__all__ = ["PlanInput", "Step", "comes_back", "needs_job", "needs_jobs", "needs_node_state", "plan", "reason_findings"]
 
 
 def needs_node_state(inp: PlanInput) -> bool:
     """Whether a plan can depend on the node's state: not without a fault, a drain of ours, or an intent."""
-    return bool(inp.own or inp.intents or want(inp).keys)
+    inp = exclusions.current(inp)
+    wish = _wish(inp)
+    # Drains that wait for their time ask nothing, as long as nothing new is found.
+    asleep = outbox.asleep(inp.intents, inp.now_ns, bool(wish.fail))
+    asleep = tuple(i for i in asleep if not job_care.attends(inp, i))
+    new = not set(wish.keys) <= {k for i in asleep if i.kind == st.DRAIN for k in i.keys}
+    asking = {i for i in inp.intents if i.kind != st.NOTIFY} - set(asleep)  # what is only to be told needs no state
+    return bool(inp.own or asking or new or quarantine.concerned(inp, wish))
+
+
+def needs_job(inp: PlanInput) -> bool:
+    """Whether a plan can depend on what Slurm says about the hook's own job."""
+    inp = exclusions.current(inp)
+    return job_care.asks_for_job(inp, _wish(inp, _settled(inp)))
+
+
+def needs_jobs(inp: PlanInput) -> bool:
+    """Whether a plan can depend on the node's jobs; asked once its state is known."""
+    inp = exclusions.current(inp)
+    wish = _wish(inp, _settled(inp))
+    return quarantine.concerned(inp, wish) or job_care.asks_for_jobs(inp, wish)
 
 
 def reason_findings(inp: PlanInput) -> tuple[Finding, ...]:
     """The findings that a drain's reason has to tell of; () when nothing is to be rendered."""
-    return want(inp, _settled(inp)).drain
+    inp = exclusions.current(inp)
+    return _wish(inp, _settled(inp)).drain
 
 
 def plan(inp: PlanInput) -> tuple[Step, ...]:
     """The steps, in the order in which they are to be done."""
-    wish = want(inp, _settled(inp))
+    ends = tuple(exclusions.ends(inp))
+    inp = exclusions.current(inp)
+    names = _settled(inp)
+    wish = _wish(inp, names)
+    inp = inp._replace(settled=settled.newest((*inp.settled, *names)))
     # A fault found anywhere names its GPU's index, so that texts can.
     inp = inp._replace(names={**inp.names, **wd.names([f for p in inp.decision.proposals for f in p.findings])})
-    out: list[Step] = [*_ended(inp), *_exclude(inp, wish), *_narrow(inp, wish)]
+    out: list[Step] = [*_ended(inp, names), *_recount(inp), *ends]
+    out += [*_exclude(inp, wish), *exclusions.suspects(inp, wish), *_narrow(inp, wish)]
     drain, node_is_out = _drain(inp, wish)
-    out += drain
-    if wish.fail and node_is_out:
+    out += drain or _first_seen(inp)
+    out += quarantine.steps(inp, wish, node_is_out)
+    out += quarantine.told(inp, wish)
+    # A job that is moved off a GPU which its epilog has held needs no drain.
+    if wish.fail and (node_is_out or not wish.keys):
+        out += job_care.move(inp, wish, node_is_out, _fallback_reason(inp, wish))
         out.append(Step(st.FAIL_JOB, why=wish.fail, keys=wish.keys))
     elif wish.fail:
         # Failing a prolog makes Slurm drain the node with a generic reason: not while we can not drain it ourselves.
-        out.append(Step(st.NOTE, why=f"the job is let through because the node's state is unknown: {wish.fail}", keys=wish.keys))
-    out += _resume(inp, wish)
+        ground = outbox.held_back(inp.intents) or "the node's state is unknown"
+        out.append(Step(st.NOTE, why=f"the job is let through because {ground}: {wish.fail}", keys=wish.keys))
+    out += healing.steps(inp, wish)
+    out += remedy.steps(inp, wish)
+    out += job_care.left_over(inp)
     out += _told(inp, wish)
-    return tuple(out)
+    # Which limit a drain falls under follows from what it is for, also where it is only fallen back to.
+    out = [step._replace(soft=limits.soft(step.keys, inp.exclusions)) if step.kind in _MAY_DRAIN else step for step in out]
+    return quiet.held_back(inp, out)
+
+
+def _wish(inp: PlanInput, settled_events: frozenset[str] = frozenset()) -> Wish:
+    wish = want(inp, settled_events, moves=not job_care.hindrance(inp))
+    return quarantine.with_drains(inp, wish)
 
 
 def _is_ours(inp: PlanInput) -> bool:
     """The node is out by us: with the reason of our drain, or of a request of ours that was applied late."""
     state = inp.node_state
-    if state is None or not state.out:
-        return False
-    return (inp.own is not None and state.reason == inp.own.reason) or any(i.reason == state.reason for i in _drain_intents(inp))
+    if state is None or not state.out or comes_back(state):
+        return False  # a node that is only down shows the reason of a drain that was ended before (24.11)
+    return (inp.own is not None and same_drain(inp.own, state)) or any(i.reason == state.reason for i in _drain_intents(inp))
 
 
 def _drain_intents(inp: PlanInput) -> tuple[Intent, ...]:
-    return tuple(i for i in inp.intents if i.kind == "drain" and not _overtaken(inp, i))
-
-
-def _overtaken(inp: PlanInput, intent: Intent) -> str:
-    """Why a drain that could not be placed then is not wanted any more; '' when it still is.
-
-    slurmctld comes back after hours of maintenance to a whole cluster's intents: none may be
-    carried out without another look.
-    """
-    if inp.now_ns - intent.since_ns > INTENT_AGE_NS:
-        return f"it is older than {duration(INTENT_AGE_NS / 1e9)}"
-    if intent.policy != inp.policy.hash:
-        # The policy was edited since. (The same policy asks still, be it by an overlay of another partition.)
-        if inp.policy.mode == fd.OBSERVE:
-            return "the policy is in observe mode now"
-        if not any(_still_asked(inp, key) for key in intent.keys):
-            return "no enforced rule asks for it any more"
-    moments = settled.table(intent.idents).values()
-    if intent.events and moments and max(moments) < inp.booted_ns:
-        return "the node was rebooted since, which ends what the driver logged"
-    if intent.standing and inp.hook == HEALTH_CHECK and all(_seen_well(inp, key) for key in intent.keys):
-        return "the fault does not show any more"
-    return ""
-
-
-def _seen_well(inp: PlanInput, key: str) -> bool:
-    """Was what this key is about looked at now, and found ok? No data is no cure."""
-    uuid = ent.gpu_of(key.partition(" ")[2])
-    return uuid in inp.judged_ok if uuid else inp.decision.verdict == fd.OK and bool(inp.node_gpus)
-
-
-def _still_asked(inp: PlanInput, key: str) -> bool:
-    code, _, entity = key.partition(" ")
-    if code == "GPU-EXCLUDED":
-        return entity in inp.exclusions
-    if entity.startswith("monitor:"):
-        return inp.policy.monitor.action == fd.DRAIN
-    return any(r.finding == code and r.mode == fd.ENFORCE and r.action in (fd.DRAIN, fd.NARROW) for r in inp.policy.rules.values())
+    return tuple(i for i in inp.intents if i.kind == st.DRAIN and not outbox.overtaken(inp, i))
 
 
 def _applied_and_ended(inp: PlanInput) -> tuple[Intent, ...]:
@@ -115,48 +118,72 @@ def _applied_and_ended(inp: PlanInput) -> tuple[Intent, ...]:
     state = inp.node_state
     if state is None or state.out:
         return ()
-    return tuple(i for i in _drain_intents(inp) if state.reason and state.reason == i.reason)
+    # One that we took back ourselves, and that still shows, was ended by nobody.
+    return tuple(i for i in _drain_intents(inp) if state.reason and state.reason == i.reason and not _still_shows(i, state))
+
+
+def _still_shows(intent: Intent, state: NodeState) -> bool:
+    return bool(intent.gone) and intent.gone in (state.stamp, "?")
+
+
+def _taken_back(inp: PlanInput) -> bool:
+    """Our drain is gone because we asked for that (act/blast.py) and did not live to write it down."""
+    asked = inp.own is not None and any(i.kind == outbox.WITHDRAW and i.reason == inp.own.reason for i in inp.intents)
+    return asked and inp.node_state is not None and not inp.node_state.out
+
+
+def _recount(inp: PlanInput) -> Iterable[Step]:
+    """What an earlier hook had no time for: is our drain within the limits?"""
+    left = [i for i in inp.intents if i.kind in (outbox.RECOUNT, outbox.WITHDRAW)]
+    own = inp.own
+    if not left or inp.node_state is None:
+        return
+    if own is not None and _is_ours(inp) and own.reason == inp.node_state.reason:
+        why = "our drain was placed and not counted yet"
+        yield Step(st.RECOUNT, own.reason, why=why, keys=own.keys, idents=own.idents, standing=own.standing, policy=inp.policy.hash)
+    elif not _is_ours(inp):
+        for intent in left:
+            yield Step(st.END_INTENT, reason=intent.reason, why="the node is not out by us any more", keys=intent.keys, about=intent.kind)
 
 
 def _settled(inp: PlanInput) -> frozenset[str]:
     """Events that a drain of ours answered which somebody has ended: they need no second one."""
     names = {ident for intent in _applied_and_ended(inp) for ident in intent.idents}
-    if inp.own is not None and inp.own.confirmed and inp.node_state is not None and not _is_ours(inp):
+    if inp.own is not None and inp.own.confirmed and inp.node_state is not None and not _is_ours(inp) and not _taken_back(inp):
         names.update(inp.own.idents)
     if inp.node_state is not None and not inp.node_state.out:
         names.update(inp.seen_out)
     return frozenset(names)
 
 
-def _ended(inp: PlanInput) -> Iterable[Step]:
-    names = _settled(inp)
+def _ended(inp: PlanInput, names: frozenset[str]) -> Iterable[Step]:
+    """names: events that were settled since the last look."""
     if names:
         # First of all: what comes after may fail, and then these events must not drain again.
         yield Step(st.ACCEPT, why="answered by a drain that was ended", idents=tuple(sorted(names)))
+    # Intents before the drain that they came to: killed in between, nothing would say any more that they were answered.
+    for intent in inp.intents:
+        why = outbox.overtaken(inp, intent)
+        if why:
+            about = "" if intent.kind == st.DRAIN else intent.kind
+            yield Step(st.END_INTENT, reason=intent.reason, why=why, keys=intent.keys, about=about)
+    for intent in _applied_and_ended(inp):
+        yield Step(st.END_INTENT, reason=intent.reason, why="it was applied late and somebody resumed the node", keys=intent.keys)
     state, own = inp.node_state, inp.own
     if own is not None and state is not None and not _is_ours(inp):
         why = "the node has another reason now: hands off" if state.out else "somebody resumed the node"
+        if state.out and another_stamp(own, state) and state.reason == own.reason:
+            why = f"somebody drained the node anew with our reason ({state.stamp}): hands off"
+        if _taken_back(inp):
+            why = "we took it back"
+        if not state.out and any(i.kind == st.RESUME and i.reason == own.reason for i in inp.intents):
+            why = "our resume was applied"
         yield Step(st.END_OWN, reason=own.reason, why=why, keys=own.keys)
-    for intent in inp.intents:
-        why = _overtaken(inp, intent) if intent.kind == "drain" else ""
-        if why:
-            yield Step(st.END_INTENT, reason=intent.reason, why=why, keys=intent.keys)
-    for intent in _applied_and_ended(inp):
-        yield Step(st.END_INTENT, reason=intent.reason, why="it was applied late and somebody resumed the node", keys=intent.keys)
 
 
 def _exclude(inp: PlanInput, wish: Wish) -> Iterable[Step]:
     for uuid, findings in wish.exclude.items():
-        first = wd.ordered(findings)[0]
-        yield Step(
-            st.EXCLUDE,
-            reason=_plain(inp, findings),
-            uuid=uuid,
-            why=" ".join(part for part in (inp.name(uuid), wd.words(first).link, first.code, wd.what(first)) if part),
-            keys=tuple(dict.fromkeys(wd.key(f) for f in findings)),
-            idents=tuple(dict.fromkeys(i for f in findings for i in f.idents)),
-            code=first.code,
-        )
+        yield exclusions.taken_out(inp, st.EXCLUDE, uuid, findings, _plain(inp, findings))
 
 
 def _narrow(inp: PlanInput, wish: Wish) -> Iterable[Step]:
@@ -171,7 +198,8 @@ def _narrow(inp: PlanInput, wish: Wish) -> Iterable[Step]:
         st.NARROW,
         reason=_plain(inp, findings) if findings else _excluded_reason(inp, wish.hide),
         why=f"{told} hidden from this job: {grounds}",
-        keys=tuple(f"{codes[u]} {u}" for u in wish.hide),
+        # What is drained for if it can not be hidden: the exclusion, whatever the rule that led to it says now.
+        keys=tuple(f"GPU-EXCLUDED {u}" if u in inp.exclusions else f"{codes[u]} {u}" for u in wish.hide),
         uuids=wish.hide,
     )
 
@@ -183,6 +211,8 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
     pending = [i for i in _drain_intents(inp) if i not in gone]
     if not wish.keys and not pending:
         return [], False
+    if state is not None and not state.out and _all_wait(inp, wish, pending):
+        return [], False
     keys = _union((k for i in pending for k in i.keys), wish.keys)
     idents = settled.newest((*(x for i in pending for x in i.idents), *wish.idents))
     kind: dict[str, Any] = {
@@ -193,7 +223,9 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
     reason = _reason(inp, wish, pending)
     why = "; ".join(wish.why)
     if state is not None and not state.out:
-        return [Step(st.DRAIN, reason=reason, why=why, keys=keys, idents=idents)._replace(**kind)], True
+        now = Step(st.DRAIN, reason=reason, why=why, keys=keys, idents=idents)._replace(**kind)
+        later = job_care.put_off(inp, wish, now, pending)
+        return ([now], True) if later is None else (later, False)
     if state is not None and _is_ours(inp):
         return _ours(inp, wish, state, pending), True
     if state is not None and not comes_back(state):
@@ -208,6 +240,13 @@ def _drain(inp: PlanInput, wish: Wish) -> tuple[list[Step], bool]:
     return steps, state is not None
 
 
+def _all_wait(inp: PlanInput, wish: Wish, pending: list[Intent]) -> bool:
+    """A limit turned the drain away, or a job was given time, and nothing new was found since."""
+    urgent = bool(wish.fail)  # a job would start on the fault: no time is given for that
+    waiting = [i for i in pending if outbox.waits(i, inp.now_ns) and (i.limited or (not urgent and job_care.in_grace(inp, i)))]
+    return bool(pending) and len(waiting) == len(pending) and set(wish.keys) <= {k for i in pending for k in i.keys}
+
+
 def comes_back(state: NodeState) -> bool:
     """A node that is only down returns to service by itself (ReturnToService): the drain is remembered for then."""
     return state.base == "DOWN" and not state.flags & {"DRAIN", "FAIL"}
@@ -216,7 +255,7 @@ def comes_back(state: NodeState) -> bool:
 def _ours(inp: PlanInput, wish: Wish, state: NodeState, pending: list[Intent]) -> list[Step]:
     """The node is out by us: nothing but bookkeeping, or a longer reason where the policy says so."""
     base = inp.own
-    if base is None or base.reason != state.reason:
+    if base is None or not same_drain(base, state):
         late = next(i for i in pending if i.reason == state.reason)
         base = OwnDrain(late.reason, inp.now_ns, True, late.keys, late.idents, late.standing)
     new = _union((k for i in pending for k in i.keys if k not in base.keys), (k for k in wish.keys if k not in base.keys))
@@ -225,11 +264,12 @@ def _ours(inp: PlanInput, wish: Wish, state: NodeState, pending: list[Intent]) -
     if new and not (wish.standing and all(i.standing for i in pending)):
         base = base._replace(standing=False)  # what came on top may not show in a reading
     steps: list[Step] = []
-    if base != inp.own or not base.confirmed or same != base.idents:
+    stamp = base.stamp or state.stamp  # as it was when it was first seen
+    if base != inp.own or not base.confirmed or same != base.idents or stamp != base.stamp:
         why = "the node is out by our own drain"
-        steps.append(Step(st.OWN, reason=base.reason, why=why, keys=base.keys, idents=same, standing=base.standing))
+        steps.append(Step(st.OWN, reason=base.reason, why=why, keys=base.keys, idents=same, standing=base.standing, stamp=stamp))
     longer = base.reason
-    if new and inp.policy.drain.extend:
+    if new and inp.policy.drain.extend and not state.rebooting:
         # A request to extend that was tried before keeps its text: it may still be applied late, and is known by it.
         tried = [i.reason for i in pending if i.reason.startswith(f"{base.reason};") and set(new) <= set(i.keys)]
         longer = tried[0] if tried else wd.extend(base.reason, _briefs(inp, wish, new), inp.policy.drain.max_length)
@@ -245,40 +285,38 @@ def _ours(inp: PlanInput, wish: Wish, state: NodeState, pending: list[Intent]) -
     return [*steps, *(Step(st.END_INTENT, reason=i.reason, why="the node is out by us", keys=i.keys) for i in ended)]
 
 
-def _resume(inp: PlanInput, wish: Wish) -> Iterable[Step]:
-    state, own, drain = inp.node_state, inp.own, inp.policy.drain
-    if (
-        inp.hook == HEALTH_CHECK
-        and own is not None
-        and (drain.resume == "own" or (drain.resume == "standing" and own.standing))
-        and own.confirmed
-        and state is not None
-        and resumable(state, own.reason)
-        and inp.decision.verdict == fd.OK
-        and not wish.keys
-        and not inp.intents
-        and inp.clean_passes >= max(1, drain.resume_passes)
-    ):
-        yield Step(st.RESUME, reason=own.reason, why=f"{inp.clean_passes} clean health checks in a row", keys=own.keys)
-
-
-def resumable(state: NodeState, reason: str) -> bool:
-    """Idle, drained, by exactly this reason and by nothing else (no reboot asked for, not down, not failing)."""
-    return state.base == "IDLE" and state.flags == {"DRAIN"} and state.reason == reason
+def _first_seen(inp: PlanInput) -> list[Step]:
+    """Nothing is wanted, and our drain is seen for the first time since it was placed: who set it when is kept, to know it again."""
+    own, state = inp.own, inp.node_state
+    if own is None or state is None or own.stamp or not state.stamp or not same_drain(own, state):
+        return []
+    why = "our drain is seen for the first time"
+    return [Step(st.OWN, reason=own.reason, why=why, keys=own.keys, idents=own.idents, standing=own.standing, stamp=state.stamp)]
 
 
 def _told(inp: PlanInput, wish: Wish) -> Iterable[Step]:
     for text in wish.why if not wish.keys else ():
-        yield Step(st.NOTE, why=f"not narrowed: {text}")
+        yield Step(st.NOTE, why=f"not {_DONE[inp.way]}: {text}")
     for proposal in inp.decision.proposals:
         if proposal.action in (fd.NOTIFY, fd.NOTE):
             kind = st.NOTIFY if proposal.action == fd.NOTIFY else st.NOTE
             for finding in proposal.findings:
                 yield Step(kind, why=f"{wd.brief(finding)} {wd.what(finding)}", keys=(wd.key(finding),), idents=finding.idents)
     for proposal in inp.decision.observed:
-        action = fd.told_action(proposal.action, inp.policy.narrow.enabled)
+        action = ways.told(proposal.action, inp.policy)
         told = ", ".join(wd.brief(f) for f in wd.distinct(proposal.findings))
-        yield Step(st.NOTE, why=f"observe mode: would {action} for {told}", keys=tuple(wd.key(f) for f in proposal.findings))
+        head = quiet.label(inp.pause, inp.policy.mode) or "observe mode"
+        yield Step(st.NOTE, why=f"{head}: would {action} for {told}", keys=tuple(wd.key(f) for f in proposal.findings))
+    shown = job_care.observed(inp)
+    if shown is not None and not inp.pause:
+        would = want(shown)
+        yield from (*job_care.would_move(shown, would), *job_care.would_signal(shown, would))
+
+
+def _fallback_reason(inp: PlanInput, wish: Wish) -> str:
+    """To drain with when a job can not be moved off a GPU that a placeholder job is to hold."""
+    findings = tuple(f for u in inp.mapping.uuids for f in wish.exclude.get(u, ()))
+    return _plain(inp, findings) if findings else _excluded_reason(inp, tuple(u for u in inp.mapping.uuids if u in inp.exclusions))
 
 
 def _plain(inp: PlanInput, findings: tuple[Finding, ...]) -> str:
@@ -300,7 +338,11 @@ def _reason(inp: PlanInput, wish: Wish, pending: list[Intent]) -> str:
         return wd.extend(pending[0].reason, _briefs(inp, wish, [k for k in later if k not in pending[0].keys]), limit)
     if wish.drain:
         return wd.one_line(inp.reason, limit) if inp.reason else _plain(inp, wish.drain)
-    return _excluded_reason(inp, wish.needed)
+    if wish.needed:
+        return _excluded_reason(inp, wish.needed)
+    first, *more = wish.unheld
+    text = quarantine.reason_for(inp, wish, first, wish.unheld[first])
+    return wd.extend(text, _briefs(inp, wish, [f"GPU-EXCLUDED {u}" for u in more]), limit)
 
 
 def _briefs(inp: PlanInput, wish: Wish, keys: Iterable[str]) -> list[str]:

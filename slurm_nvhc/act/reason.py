@@ -18,7 +18,7 @@ from slurm_nvhc.model.job import Job
 from slurm_nvhc.model.snapshot import Trouble
 from slurm_nvhc.model.suspect import Suspect
 from slurm_nvhc.model.times import iso
-from slurm_nvhc.policy.compiled import Drain
+from slurm_nvhc.policy.acting import Drain
 
 PACKAGED: Final = "etc/templates/reason.j2"
 MAX_TEMPLATE: Final = 64 * 1024
@@ -33,9 +33,11 @@ def render(
     now_ns: int,
     suspects: Sequence[Suspect] = (),
     names: Mapping[str, str] = {},
+    remedy: str = "",
 ) -> tuple[str, tuple[Trouble, ...]]:
     """(reason, troubles). The reason is one line, begins with "nvhc:", has at most drain.max_length
-    characters, no control character and no "|". names: UUID -> "gpu3" of the node's GPUs. Never raises.
+    characters, no control character and no "|". names: UUID -> "gpu3" of the node's GPUs. remedy: what to
+    do about the first finding, '' when nothing is said of it. Never raises.
     """
     job_id = job.job_id if job else ""
     if not findings:
@@ -46,7 +48,7 @@ def render(
             from slurm_nvhc import resources
 
             path = resources.find(PACKAGED)
-        text = _render(_read(path), _context(findings, job, node_gpus, now_ns, wd.suspect(findings, suspects, names)))
+        text = _render(_read(path), _context(findings, job, node_gpus, now_ns, wd.suspect(findings, suspects, names), remedy))
         if not " ".join(text.split()):
             raise ValueError("gives an empty text")
         return wd.one_line(text, drain.max_length), ()
@@ -55,7 +57,7 @@ def render(
         line = getattr(exc, "lineno", None)
         problem = f"{where}{f', line {line}' if isinstance(line, int) else ''}: {_problem(exc)}; the built-in form was used"
         trouble = Trouble("MON-POLICY", "policy", problem) if drain.template else Trouble("MON-INTERNAL", "hook", problem)
-        return wd.plain(findings, job_id, drain.max_length, suspects, names), (trouble,)
+        return wd.plain(findings, job_id, drain.max_length, suspects, names, remedy), (trouble,)
 
 
 def _problem(exc: Exception) -> str:
@@ -74,13 +76,14 @@ def _read(path: str) -> str:
     return data.decode("utf-8")
 
 
-def _context(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, now_ns: int, suspect: str) -> dict[str, Any]:
+def _context(findings: Sequence[Finding], job: Optional[Job], node_gpus: int, now_ns: int, suspect: str, remedy: str) -> dict[str, Any]:
     first, *more = wd.told(findings)
     owner = job if job and wd.ordered(findings)[0].of_job else None
     return {
         "first": first._asdict(),
         "more": [f._asdict() for f in more],
         "suspect": suspect,
+        "remedy": wd.clean(remedy, wd.MAX_REMEDY),
         "job": {
             "id": wd.clean(owner.job_id, 20) if owner else "",
             "user": wd.clean(owner.user, 64) if owner else "",

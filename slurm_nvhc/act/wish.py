@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final, Mapping, NamedTuple, Optional, Sequence
 
+from slurm_nvhc.act import ways
 from slurm_nvhc.act import words as wd
 from slurm_nvhc.catalog.findings import BY_CODE
 from slurm_nvhc.model import entity as ent
@@ -17,8 +18,9 @@ from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import settled as settled_names
 from slurm_nvhc.model.finding import Decision, Finding, Proposal
 from slurm_nvhc.model.job import GpuMapping, Job
+from slurm_nvhc.model.node_job import NodeJob
 from slurm_nvhc.model.node_state import NodeState
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import NARROW, QUARANTINE, Exclusion, Hold, Intent, OwnDrain, Pause, Strike
 from slurm_nvhc.policy.compiled import Policy
 
 PROLOG: Final = "prolog"
@@ -33,12 +35,27 @@ class PlanInput(NamedTuple):
     intents:      those of the ledger, oldest first
     reason:       rendered for ``plan.reason_findings``; '' when there are none
     node_gpus:    how many GPUs the node has
-    clean_passes: health checks in a row, this one included, that found nothing
+    clean_passes: health checks in a row since our drain, this one included, that looked at all it was for and found nothing wrong
     names:        UUID -> "gpu3", for texts about GPUs that no finding names
     seen_out:     sticky events that were open when the node was last seen out of service: whoever
                   resumed it since has settled them
     booted_ns:    when the node was booted
+    settled:      sticky events that need no drain any more, as the ledger knows
     judged_ok:    GPUs that were looked at and found ok
+    suspected:    GPUs that would be excluded if the policy did not only observe; ``exclusions`` are the others
+    holds:        placeholder jobs as the ledger knows them, by UUID
+    jobs:         the node's jobs as Slurm says; None when it was not asked or did not answer
+    strikes:      deeds that count against limits, oldest first
+    pause:        maintenance; a pause whose time is over is none
+    boot_id:      of this boot
+    durable:      does the ledger survive a reboot? Without that no GPU is excluded
+    alloc:        PrologFlags has Alloc (or Contain): the prolog runs before the job starts anywhere; None: not known
+    epilog_alone: no other prolog and epilog than ours run here, so a drain that is ours can have no other ground; None: not known
+    jobs_ended:   jobs that ended here since our drain was set; None: not known
+    slots:        PCI address -> UUID of the GPUs that are there now; {} when they could not be listed
+    slurm_job:    the hook's own job as Slurm says; None when it was not asked, or did not answer
+    recovery:     UUID -> the recovery action that the driver asks for now (NVML's number), of GPUs that say so
+    clean_looks:  suspected GPU -> health checks in a row, this one included, that found it well
     """
 
     hook: str
@@ -59,17 +76,38 @@ class PlanInput(NamedTuple):
     seen_out: tuple[str, ...] = ()
     booted_ns: int = 0
     judged_ok: frozenset[str] = frozenset()
+    settled: tuple[str, ...] = ()
+    suspected: Mapping[str, Exclusion] = {}
+    holds: Mapping[str, Hold] = {}
+    jobs: Optional[tuple[NodeJob, ...]] = None
+    strikes: tuple[Strike, ...] = ()
+    pause: Optional[Pause] = None
+    boot_id: str = ""
+    durable: bool = True
+    alloc: Optional[bool] = None
+    epilog_alone: Optional[bool] = None
+    jobs_ended: Optional[int] = 0
+    slots: Mapping[str, str] = {}
+    clean_looks: Mapping[str, int] = {}
+    recovery: Mapping[str, int] = {}
+    slurm_job: Optional[NodeJob] = None
 
     def name(self, uuid: str) -> str:
         """gpuN, or the abbreviated UUID."""
         return self.names.get(uuid) or wd.short_uuid(uuid)
+
+    @property
+    def way(self) -> str:
+        """How a GPU would be taken out alone under this policy; narrow stands for none."""
+        return ways.wanted(self.policy) or NARROW
 
 
 class Wish(NamedTuple):
     """exclude: new GPUs to keep from jobs, with the findings about each
     hide:    GPUs of this job to hide from it (prolog)
     needed:  excluded GPUs that this job would see, because it can not be narrowed
-    drain:   the findings that the node has to be drained for (``needed`` is a ground too)
+    drain:   the findings that the node has to be drained for (``needed`` and ``unheld`` are grounds too)
+    unheld:  excluded GPUs that no placeholder job keeps from jobs as it should -> why (act/quarantine.py)
     fail:    why the job must not run here, '' when it may
     why:     why GPUs were not narrowed, one sentence each
     """
@@ -80,29 +118,30 @@ class Wish(NamedTuple):
     drain: tuple[Finding, ...]
     fail: str
     why: tuple[str, ...]
+    unheld: Mapping[str, str] = {}
 
     @property
     def keys(self) -> tuple[str, ...]:
         """What a drain would answer; () when none is wanted."""
-        return tuple(dict.fromkeys([*(wd.key(f) for f in self.drain), *(f"GPU-EXCLUDED {u}" for u in self.needed)]))
+        return tuple(dict.fromkeys([*(wd.key(f) for f in self.drain), *(f"GPU-EXCLUDED {u}" for u in (*self.needed, *self.unheld))]))
 
     @property
     def standing(self) -> bool:
         """Whether a later reading shows all of it again (Intent.standing); not so for changes over a window and for events."""
-        return not self.needed and all(f.absolute and not f.idents for f in self.drain)
+        return not self.needed and not self.unheld and all(f.absolute and not f.idents for f in self.drain)
 
     @property
     def events(self) -> bool:
         """Whether all of it rests on what the driver logged (Intent.events)."""
-        return not self.needed and all(f.idents for f in self.drain)
+        return not self.needed and not self.unheld and all(f.idents for f in self.drain)
 
     @property
     def idents(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(i for f in self.drain for i in f.idents))
 
 
-def want(inp: PlanInput, settled: frozenset[str] = frozenset()) -> Wish:
-    """``settled``: events that need no drain any more."""
+def want(inp: PlanInput, settled: frozenset[str] = frozenset(), moves: bool = False) -> Wish:
+    """``settled``: events that need no drain any more. moves: the job of this prolog can be moved to other nodes."""
     narrowed: dict[str, list[Proposal]] = {}
     drained: list[Proposal] = []
     why: list[str] = []
@@ -111,7 +150,7 @@ def want(inp: PlanInput, settled: frozenset[str] = frozenset()) -> Wish:
         hindrance = _gpu_hindrance(inp, uuid, proposals, {*(here & set(inp.exclusions)), *narrowed, uuid})
         if hindrance:
             drained += proposals
-            if inp.policy.narrow.enabled and any(p.action == fd.NARROW for p in proposals):
+            if ways.wanted(inp.policy) and any(p.action == fd.NARROW for p in proposals):
                 why.append(hindrance)
         elif uuid not in inp.exclusions:
             narrowed[uuid] = proposals
@@ -121,11 +160,13 @@ def want(inp: PlanInput, settled: frozenset[str] = frozenset()) -> Wish:
     fail = ""
     if inp.hook == PROLOG and inp.job is not None and inp.job.positions is not None and inp.policy.mode != fd.OBSERVE:
         bad = tuple(u for u in dict.fromkeys(inp.mapping.uuids) if u in narrowed or u in inp.exclusions)
-        hindrance = _job_hindrance(inp, len(bad)) if bad else ""
+        hindrance = _job_hindrance(inp, bad) if bad else ""
         if hindrance:
-            needed = tuple(u for u in bad if u in inp.exclusions)
-            for uuid in bad:
-                drained += narrowed.pop(uuid, [])
+            # A job that is moved leaves the GPU to its epilog, which has a placeholder job hold it: the node stays in service.
+            if not moves or any((inp.exclusions[u].way if u in inp.exclusions else inp.way) != QUARANTINE for u in bad):
+                needed = tuple(u for u in bad if u in inp.exclusions)
+                for uuid in bad:
+                    drained += narrowed.pop(uuid, [])
             why.append(hindrance)
             fail = f"{', '.join(inp.name(u) for u in bad)} can not be hidden from this job: {hindrance}"
         else:
@@ -172,7 +213,6 @@ def _all_covered(idents: Sequence[str], settled: frozenset[str]) -> bool:
 
 def _gpu_hindrance(inp: PlanInput, uuid: str, proposals: Sequence[Proposal], excluded: set[str]) -> str:
     """Why this GPU can not just be kept from jobs; '' when it can, or already is."""
-    narrow = inp.policy.narrow
     if not uuid:
         return "the fault is not of one GPU"
     for finding in _findings(proposals):
@@ -187,25 +227,17 @@ def _gpu_hindrance(inp: PlanInput, uuid: str, proposals: Sequence[Proposal], exc
         # Also where this policy does not narrow: narrowing is opened per partition, and a health check
         # belongs to none. Jobs that can not be narrowed are stopped in their own prolog.
         return ""
-    if not narrow.enabled:
-        return "narrowing is off"
-    if not inp.mapping.exact:
-        return f"the GPU's position is not certain ({inp.mapping.why})"
-    if uuid not in inp.mapping.by_position.values():
-        return "the GPU has no position in Slurm"
-    if len(excluded) > narrow.max_excluded:
-        return f"{len(excluded)} GPUs would be excluded, {narrow.max_excluded} may be"
-    if inp.node_gpus - len(excluded) < narrow.min_gpus:
-        return f"fewer than {narrow.min_gpus} GPUs would be left on the node"
-    return ""
+    ground = ways.Ground(inp.policy, inp.mapping, inp.node_gpus, inp.durable, inp.alloc)
+    return ways.hindrance(ground, inp.way, uuid, excluded)
 
 
-def _job_hindrance(inp: PlanInput, hidden: int) -> str:
-    """Why this job can not be narrowed by ``hidden`` of its GPUs; '' when it can."""
+def _job_hindrance(inp: PlanInput, bad: Sequence[str]) -> str:
+    """Why this job can not be narrowed by these of its GPUs; '' when it can."""
     narrow, job = inp.policy.narrow, inp.job
-    left = len(set(inp.mapping.uuids)) - hidden
+    left = len(set(inp.mapping.uuids)) - len(bad)
     if job is None or not narrow.enabled:
-        return "narrowing is off"
+        held = any(u in inp.exclusions and inp.exclusions[u].way == QUARANTINE for u in bad)
+        return "no placeholder job holds it" if held else "narrowing is off"
     if not inp.mapping.exact:
         return f"the job's GPUs are not certain ({inp.mapping.why})"
     if left < max(1, narrow.min_gpus):

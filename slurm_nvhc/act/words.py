@@ -18,6 +18,7 @@ PREFIX: Final = "nvhc:"
 MAX_LINKS: Final = 4  # named one by one; more are counted
 MAX_WORDS: Final = 120  # characters of any one text from outside within a reason
 MAX_SUSPECT: Final = 60
+MAX_REMEDY: Final = 40
 
 _EVENTS: Final = {"xid": "Xid", "sxid": "SXid"}  # Evidence.field of events
 _VERDICTS: Final = {fd.FAIL: 0, fd.WARN: 1, fd.UNKNOWN: 2, fd.OK: 3}
@@ -194,7 +195,14 @@ def suspect(findings: Sequence[Finding], suspects: Sequence[Suspect], gpus: Mapp
     return clean(su.label(behind, {**gpus, **names(findings)}), MAX_SUSPECT)
 
 
-def plain(findings: Sequence[Finding], job_id: str, max_length: int, suspects: Sequence[Suspect] = (), gpus: Mapping[str, str] = {}) -> str:
+def plain(
+    findings: Sequence[Finding],
+    job_id: str,
+    max_length: int,
+    suspects: Sequence[Suspect] = (),
+    gpus: Mapping[str, str] = {},
+    remedy: str = "",
+) -> str:
     """The reason without a template: the same form as the packaged one."""
     if not findings:
         return cut(f"{PREFIX} no finding", max_length)
@@ -208,6 +216,8 @@ def plain(findings: Sequence[Finding], job_id: str, max_length: int, suspects: S
     accused = suspect(findings, suspects, gpus)
     if accused:
         text += f"; suspect {accused}"
+    if remedy:
+        text += f"; do: {clean(remedy, MAX_REMEDY)}"
     if more:
         text += f"; +{len(more)} more: " + ", ".join(f.brief for f in more)
     return one_line(text, max_length)

@@ -19,6 +19,7 @@ from typing import Final, Optional, Sequence  # noqa: E402
 
 from slurm_nvhc import pipeline  # noqa: E402
 from slurm_nvhc.context import Site  # noqa: E402
+from slurm_nvhc.hold import hook as placeholder  # noqa: E402
 from slurm_nvhc.hooks import slurmd  # noqa: E402
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG  # noqa: E402
 from slurm_nvhc.proc import child, log  # noqa: E402
@@ -27,6 +28,7 @@ from slurm_nvhc.slurm.environment import node_name  # noqa: E402
 FAIL_ON_PURPOSE: Final = 97
 STARTING_LIMIT_S: Final = 55.0  # until the policy and with it the budget is known
 GRACE_S: Final = 5.0  # after the budget, before a run that does not end is ended; the launcher is faster
+LATE_S: Final = 0.5  # after the budget, for a prolog that has decided to fail: the launcher, at 1 s, would let the job start
 TIMED_OUT: Final = 75  # told by the launcher
 
 _OPTIONS: Final = {"--config": "config", "--state": "state", "--run": "run", "--slurm-conf": "slurm_conf"}
@@ -55,6 +57,21 @@ def _stop(signum: int, frame: object) -> None:
 def _time_is_up(signum: int, frame: object) -> None:
     child.kill_all()
     os._exit(TIMED_OUT)
+
+
+def _fail_late(signum: int, frame: object) -> None:
+    """The node is drained and the job must not start: a slow disk, on which that is written down, must not change it."""
+    child.kill_all()
+    os._exit(FAIL_ON_PURPOSE)
+
+
+def _decided(hook: str, result: pipeline.Result) -> None:
+    if hook == PROLOG and result.fail_hook:
+        why = next((step.why for step in result.steps if step.kind == "fail_job"), "")
+        sys.stderr.write(f"{why or result.reason}\n")  # the launcher shows it to slurmd's log
+        sys.stderr.flush()
+        signal.signal(signal.SIGALRM, _fail_late)
+        _limit(result.context.budget.left_s() + LATE_S)
 
 
 def _limit(seconds: float) -> None:
@@ -95,16 +112,16 @@ def main(argv: Sequence[str]) -> int:
     try:
         registering = hook == HEALTH_CHECK and slurmd.is_registering()
         on_budget = lambda left_s: _limit(left_s + GRACE_S)  # noqa: E731
-        result = pipeline.run_hook(hook, site, os.environ, _STARTED, hostname, registering, on_budget)
+        if placeholder.concerns(hook, os.environ):
+            placeholder.attend(hook, site, os.environ, _STARTED, hostname, on_budget)
+            return 0
+        decided = lambda result: _decided(hook, result)  # noqa: E731
+        result = pipeline.run_hook(hook, site, os.environ, _STARTED, hostname, registering, on_budget, decided)
     except Exception as exc:  # the last line of defence: nothing of ours may fail a job or drain a node
         child.kill_all()
         log.warning(f"{hook}: MON-INTERNAL: {type(exc).__name__}: {exc}")
         return 0
-    if hook == PROLOG and result.fail_hook:
-        why = next((step.why for step in result.steps if step.kind == "fail_job"), "")
-        sys.stderr.write(f"{why or result.reason}\n")  # the launcher shows it to slurmd's log
-        return FAIL_ON_PURPOSE
-    return 0
+    return FAIL_ON_PURPOSE if hook == PROLOG and result is not None and result.fail_hook else 0
 
 
 if __name__ == "__main__":

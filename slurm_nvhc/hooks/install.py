@@ -373,7 +373,8 @@ def _purge_run(options: Options, done: list[str]) -> None:
         return
     for entry in os.scandir(options.run):
         if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(os.path.join(entry.path, "narrow"), ignore_errors=True)
+            for name in ("narrow", "hold"):
+                shutil.rmtree(os.path.join(entry.path, name), ignore_errors=True)
             _rmdir_if_empty(entry.path)
         elif entry.name.startswith(".health_check"):
             _unlink(entry.path)
