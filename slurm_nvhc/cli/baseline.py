@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
-import pwd
 import time
 from typing import Any, Mapping, Optional, Sequence
 
@@ -76,7 +74,7 @@ def accept(args: argparse.Namespace) -> int:
         gpus, rows = ledger.known_gpus(), _rows(ledger, snapshot)
         name = _entity(args.entity, gpus, rows) if args.entity else ""
         accepted = drift.accept(rows, name, args.field, convicted)
-        ledger.accept(Lesson(snapshot.wall_ns, _who(), accepted.readings), accepted.gone)
+        ledger.accept(Lesson(snapshot.wall_ns, common.user(), accepted.readings), accepted.gone)
         _forget_links(ledger, accepted.gone)
     taken = [r for r in rows if r.field in accepted.readings.get(r.entity, {}) or (r.entity, r.field) in accepted.gone]
     code = common.FOUND if accepted.left else common.OK
@@ -132,16 +130,6 @@ def _entity(what: str, gpus: Sequence[GpuIdentity], rows: Sequence[Row]) -> str:
     if uuid and all(row.state == drift.GONE for row in rows if entity.gpu_of(row.entity) == uuid):
         raise InputError(what, "", "is gone, so there is nothing to accept", "taken out on purpose: `nvhc gpu forget`")
     return name
-
-
-def _who() -> str:
-    """The administrator, behind sudo too."""
-    if os.environ.get("SUDO_USER"):
-        return os.environ["SUDO_USER"]
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        return f"uid {os.getuid()}"
 
 
 def _forget_links(ledger: Ledger, gone: Sequence[tuple[str, str]]) -> None:

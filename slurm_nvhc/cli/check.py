@@ -9,15 +9,16 @@ import time
 from typing import Any, Final
 
 from slurm_nvhc import run_text
-from slurm_nvhc.cli import common, show
+from slurm_nvhc.cli import common, pause, show
 from slurm_nvhc.compare import noteworthy
-from slurm_nvhc.context import Context, prepare
+from slurm_nvhc.context import Context, at_switch, prepare
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import suspect
 from slurm_nvhc.model.snapshot import Snapshot, Trouble, from_json, to_json
 from slurm_nvhc.observation import Observation, judge_snapshots, observe, read_now
+from slurm_nvhc.policy.kill_switch import Switch
 from slurm_nvhc.slurm.node import SlurmCommands
 
 MAX_CAPTURE_BYTES: Final = 64 * 1024 * 1024
@@ -41,7 +42,7 @@ def read_capture(path: str) -> Snapshot:
 
 
 def check(args: argparse.Namespace) -> int:
-    context = _context(args)
+    context, switch = at_switch(_context(args))
     off = common.hooks_off(args)
     unusable = SlurmCommands(context.policy.slurm.bin_dir, context.slurm_conf, context.policy.slurm.timeout_s).unusable()
     if unusable is not None:
@@ -58,11 +59,15 @@ def check(args: argparse.Namespace) -> int:
         context.book.close()
     judgement = seen.judgement
     if args.json:
-        common.say_json({**_as_json(context, seen), "hooks_off": off._asdict() if off is not None else None})
+        common.say_json({**_as_json(context, seen), "hooks_off": off._asdict() if off is not None else None, **_held_back(context, switch)})
         return common.exit_code(judgement.decision.verdict)
     out = common.console()
     if off is not None:
         out.print(str(off), style="bold red")
+    if str(switch):
+        out.print(str(switch), style="bold red")
+    if context.pause is not None:
+        out.print(pause.line(context.pause, time.time_ns()), style="bold yellow")
     gpus = seen.snapshot.gpus
     engine = f"{seen.snapshot.source} {seen.snapshot.engine}".strip()
     count = "GPUs unknown" if gpus is None else f"{len(gpus)} GPUs"
@@ -106,6 +111,11 @@ def _context(args: argparse.Namespace) -> Context:
         environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
     started = time.monotonic()
     return prepare(HEALTH_CHECK, common.site(args), environment, started, "node", keep=False)
+
+
+def _held_back(context: Context, switch: Switch) -> dict[str, Any]:
+    paused = context.pause._asdict() if context.pause is not None else None
+    return {"cluster_switch": {k: v for k, v in switch._asdict().items() if k != "text"}, "pause": paused}
 
 
 def _as_json(context: Context, seen: Observation) -> dict[str, Any]:

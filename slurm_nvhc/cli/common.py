@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pwd
 import sys
 from typing import Any, Final, Iterable, NamedTuple, Optional, Sequence
 
@@ -28,6 +29,16 @@ LEDGER_WAIT_S: Final = 5.0
 PLAIN_WIDTH: Final = 160  # columns when the output is no terminal
 
 STYLES: Final = {fd.OK: "green", fd.WARN: "yellow", fd.FAIL: "bold red", fd.UNKNOWN: "magenta"}
+
+
+def user() -> str:
+    """The administrator, behind sudo too."""
+    if os.environ.get("SUDO_USER"):
+        return os.environ["SUDO_USER"]
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"uid {os.getuid()}"
 
 
 def exit_code(verdict: str) -> int:

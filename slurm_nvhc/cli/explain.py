@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import re
-from typing import Final, Mapping, Optional, Sequence
+import time
+from typing import Any, Final, Mapping, Optional, Sequence
 
 from rich.console import Console
 
-from slurm_nvhc.cli import common, moment, show
+from slurm_nvhc.act import steps as st
+from slurm_nvhc.cli import common, moment, pause, show
 from slurm_nvhc.cli.status import run_json
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK
@@ -34,7 +36,8 @@ def explain(args: argparse.Namespace) -> int:
         if identity is not None:
             runs = ledger.runs_of_gpu(identity.uuid, MOST_RUNS + 1)
             title = f"{common.gpu_name(identity._asdict())} {identity.uuid}"
-            return _show(args, title, runs[:MOST_RUNS], gpus, only=identity.uuid, cut=len(runs) > MOST_RUNS)
+            about = _exclusions(ledger, identity.uuid)
+            return _show(args, title, runs[:MOST_RUNS], gpus, only=identity.uuid, cut=len(runs) > MOST_RUNS, about=about)
         if what.isdigit():
             runs = ledger.runs_of_job(what)
             if not runs:
@@ -43,8 +46,10 @@ def explain(args: argparse.Namespace) -> int:
                 return moment.explain(args, ledger, what, runs, gpus)
             return _show(args, f"job {what}", runs, gpus, seen=_sightings(ledger, runs))
         if what in ("node", common.node(args)):
-            runs = ledger.runs_not_ok(MOST_RUNS + 1)
-            return _show(args, f"node {common.node(args)}", runs[:MOST_RUNS], gpus, cut=len(runs) > MOST_RUNS)
+            runs, now_ns = ledger.runs_not_ok(MOST_RUNS + 1), time.time_ns()
+            paused = pause.in_force(ledger, now_ns)
+            about = [pause.line(paused, now_ns)] if paused is not None else []
+            return _show(args, f"node {common.node(args)}", runs[:MOST_RUNS], gpus, cut=len(runs) > MOST_RUNS, about=about)
     known = ", ".join(common.gpu_name(g._asdict()) for g in gpus)
     raise InputError(what, "", "is neither a job id, nor a GPU of this node, nor its name", f"GPUs: {known}" if known else "")
 
@@ -68,6 +73,16 @@ def find_gpu(what: str, gpus: Sequence[GpuIdentity]) -> Optional[GpuIdentity]:
     return fit[0] if fit else None
 
 
+def _exclusions(ledger: Ledger, uuid: str) -> list[str]:
+    """How this GPU was and is kept from jobs, the oldest first."""
+    kept = ledger.protective()
+    hold = next((h for h in kept.holds if h.uuid == uuid), None)
+    return [
+        *(show.ended(e) for e in kept.ended if e.exclusion.uuid == uuid),
+        *(show.exclusion(e, hold) for e in kept.exclusions if e.uuid == uuid),
+    ]
+
+
 def _recent_jobs(ledger: Ledger) -> str:
     jobs = list(dict.fromkeys(r.job_id for r in ledger.recent_runs(MOST_RUNS) if r.job_id))
     return f"recent jobs: {', '.join(jobs[:8])}" if jobs else "no job ran here yet"
@@ -87,16 +102,24 @@ def _show(
     only: str = "",
     cut: bool = False,
     seen: Mapping[int, Sequence[moment.Seen]] = {},
+    about: Sequence[str] = (),
 ) -> int:
-    """only: what is said about this GPU. cut: older runs were left out. seen: by health checks within a run's window."""
+    """only: what is said about this GPU. cut: older runs were left out. seen: by health checks within a run's window.
+
+    about: lines about a GPU that is kept, or was kept, from jobs.
+    """
     verdict = fd.worst(f.verdict for r in runs for f in _of(r, only)) if only else fd.worst(r.verdict for r in runs)
     if args.json:
         document = {"schema": 1, "what": title, "verdict": verdict, "cut": cut, "runs": [run_json(r) for r in runs]}
+        if only:
+            document["exclusions"] = list(about)
         touched = [r.touched for r in runs if r.touched]
         common.say_json({**document, "touched": touched[0]} if touched and not only else document)
         return common.exit_code(verdict)
     out = common.console()
     out.print(title, style="bold")
+    for line in about:
+        out.print(f"  {line}")
     if not only:
         show.touched(out, runs)
     if cut:
@@ -130,10 +153,37 @@ def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str, seen: S
     reason = run.outcome.get("reason")
     if reason:
         out.print(f"    reason    {reason}")
+    _remedies(out, run, gpus, only)
+    for bundle in run.outcome.get("evidence", ()):
+        out.print(f"    evidence  {bundle.get('path')}{'' if bundle.get('kind') != 'bug report' else ' (bug report)'}")
+    for told in run.outcome.get("told", ()):
+        ended = "told" if told.get("ok") else "FAILED"
+        out.print(f"    on_{told.get('event')}: {ended} {told.get('told') or told.get('program')}")
+    for step in run.steps:
+        if step.get("kind") == st.NOTE and ": would " in step.get("why", "") and (not only or _about(step, only)):
+            out.print(f"    not done  {step['why']}")
     if findings or run.verdict != fd.OK:
         out.print(f"    did       {show.did(run.outcome)}")
         for trouble in run.outcome.get("troubles", ()):
             out.print(f"    trouble   {trouble.get('code')}: {trouble.get('detail')}")
+
+
+def _remedies(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str) -> None:
+    """What is to be done about each fault: the rung of the ladder, why this one, and which comes next."""
+    for remedy in run.outcome.get("remedies", ()):
+        if only and remedy.get("part") != only:
+            continue
+        name = show.entity_name(str(remedy.get("part")), gpus)
+        if remedy.get("rung") is None:
+            out.print(f"    remedy    {name} {remedy.get('code')}: none of the ladder; {remedy.get('why')}")
+            continue
+        then = f"; if it comes back: {remedy['then']}" if remedy.get("then") else ""
+        out.print(f"    remedy    {name} {remedy.get('code')}: {remedy.get('do')} ({remedy.get('why')}){then}")
+
+
+def _about(step: Mapping[str, Any], uuid: str) -> bool:
+    named = (step.get("uuid"), *step.get("uuids", ()), *(entity.gpu_of(key.partition(" ")[2]) for key in step.get("keys", ())))
+    return uuid in named
 
 
 def _suspects(run: Run, only: str) -> list[suspect.Suspect]:

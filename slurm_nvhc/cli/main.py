@@ -88,6 +88,14 @@ def parser() -> argparse.ArgumentParser:
     explain.add_argument("what", metavar="JOB|GPU|NODE")
     explain.add_argument("--at", default="", metavar="TIME", help="of a job: what is known around 14:10, or 2026-12-01T14:10 (UTC)")
 
+    evidence = command(
+        commands, "evidence", "evidence:write", "write an evidence bundle of this node now: before a reset, a reboot, an exchange",
+        "The hooks write one with each drain and exclusion. What is in it: docs/remediation.md.",
+    )  # fmt: skip
+    evidence.add_argument("gpu", nargs="?", default="", metavar="GPU", help="gpu3, a UUID, or a PCI address (default: what is found)")
+    evidence.add_argument("--bug-report", action="store_true", help="run nvidia-bug-report.sh too, for at most 10 minutes")
+    evidence.add_argument("--list", action="store_true", help="show the bundles that there are")
+
     capture = command(commands, "capture", "check:capture", "write all readings of this node to a file, to compare or to send")
     capture.add_argument("-o", "--output", default="-", metavar="FILE", help="where to (default: standard output)")
 
@@ -108,14 +116,58 @@ def parser() -> argparse.ArgumentParser:
     gpu = commands.add_parser("gpu", help="GPUs that jobs do not get to see, or that are gone").add_subparsers(
         metavar="COMMAND", required=True
     )
-    command(gpu, "list", "gpu:show", "list excluded GPUs")
+    named = "gpu3, a UUID or its beginning, or a PCI address"
+    listed = command(gpu, "list", "gpu:show_list", "list excluded GPUs")
+    listed.add_argument("--all", action="store_true", help="exclusions that have ended too")
+    exclude = command(
+        gpu, "exclude", "gpu:exclude", "take just this GPU out, under the same conditions as the policy does",
+        "narrow: it is hidden from jobs from their prolog on. quarantine: a placeholder job holds it, at once when it is free,\n"
+        "else from the epilog of the job that uses it. Where neither can be kept up it is refused: then drain the node.",
+    )  # fmt: skip
+    exclude.add_argument("gpu", metavar="GPU", help=named)
+    exclude.add_argument("--why", required=True, metavar="TEXT", help="the reason, for `nvhc gpu list` and the drain that may follow")
+    exclude.add_argument("--way", choices=("narrow", "quarantine"), default="", help="(default: the policy's)")
+    exclude.add_argument("--partition", default="", metavar="P", help="go by the policy for jobs of this partition")
+    verify = command(
+        gpu, "verify", "gpu:verify", "the fault of an excluded GPU was proven",
+        "From then on only `nvhc gpu release --force`, or another card in its place, ends the exclusion.",
+    )  # fmt: skip
+    verify.add_argument("gpu", metavar="GPU", help=named)
+    verify.add_argument("--why", required=True, metavar="TEXT", help="how it was proven")
     release = command(gpu, "release", "gpu:release", "give an excluded GPU back to jobs")
-    release.add_argument("gpu", metavar="GPU", help="gpu3, a UUID or its beginning, or a PCI address")
+    release.add_argument("gpu", metavar="GPU", help=named)
+    release.add_argument("--why", default="", metavar="TEXT", help="what was done about it")
+    release.add_argument("--force", action="store_true", help="even though its fault was proven")
     forget = command(
         gpu, "forget", "gpu:forget", "do not miss a GPU that was taken out on purpose",
         "For a GPU that is not to come back. One that is still there is known again at the next run.",
     )  # fmt: skip
-    forget.add_argument("gpu", metavar="GPU", help="gpu3, a UUID or its beginning, or a PCI address")
+    forget.add_argument("gpu", metavar="GPU", help=named)
+
+    done = command(
+        commands, "release", "release:release", "the node was repaired: end our own drain, take what it was for as dealt with",
+        "Only a drain that nvhc set and nobody changed since; excluded GPUs stay excluded (nvhc gpu release).",
+    )  # fmt: skip
+    done.add_argument("--why", default="", metavar="TEXT", help="what was done about it, for the log")
+
+    undo = command(
+        commands, "undo", "undo:undo", "take back what nvhc did lately; nothing that somebody else did is touched",
+        "On a node: its drain by nvhc, GPUs that nvhc excluded, and what is still to be done. --cluster: from any machine with\n"
+        "Slurm's commands, the drains that nvhc's reasons show, after a look at the list. Exit code 1 when something was left.",
+    )  # fmt: skip
+    undo.add_argument("--since", required=True, metavar="TIME", help="how far back: 1h, 30m, 2d")
+    undo.add_argument("--cluster", action="store_true", help="all nodes that nvhc drained, by the reason in Slurm")
+    undo.add_argument("--partition", default="", metavar="P", help="with --cluster: only nodes of this partition")
+    undo.add_argument("--yes", action="store_true", help="do not ask")
+    undo.add_argument("--dry-run", action="store_true", help="say what would be undone, do nothing")
+
+    maintenance = command(
+        commands, "pause", "pause:pause", "maintenance on this node: hooks look and record, and do nothing",
+        "Without options: is it paused? Excluded GPUs stay excluded. What the driver logs meanwhile is not drained for later.",
+    )  # fmt: skip
+    maintenance.add_argument("--until", default="", metavar="TIME", help="2h, 14:00 or 2026-12-01T14:00 (UTC); 7 days at most")
+    maintenance.add_argument("--why", default="", metavar="TEXT", help="for whoever comes next")
+    maintenance.add_argument("--end", action="store_true", help="end it now")
 
     baseline = commands.add_parser("baseline", help="what is normal on this node, learned once of a healthy look").add_subparsers(
         metavar="COMMAND", required=True

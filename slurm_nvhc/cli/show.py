@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Iterable, Sequence
+from typing import Any, Final, Iterable, Optional, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -16,6 +16,7 @@ from slurm_nvhc.model import entity, suspect
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Finding
+from slurm_nvhc.model.protective import QUARANTINE, SUSPECTED, Ended, Exclusion, Hold
 from slurm_nvhc.model.snapshot import GpuIdentity
 from slurm_nvhc.model.suspect import Suspect
 from slurm_nvhc.model.times import duration, iso, minutes
@@ -142,6 +143,28 @@ def suspects(out: Console, rows: Iterable[Suspect], gpus: Sequence[GpuIdentity])
         far = f", far end {suspect.place(s.far, names)}" if s.far else ""
         told = f"{suspect.label(s, names)}{far}" if s.named else "none named"
         out.print(f"    suspect   {told}: {s.why}")
+
+
+def way(exclusion: Exclusion, hold: Optional[Hold]) -> str:
+    """How jobs are kept off the GPU: "narrow", "quarantine, job 812", "quarantine, not held"; "-" when nothing does."""
+    if exclusion.stage == SUSPECTED:
+        return "-"
+    if exclusion.way != QUARANTINE:
+        return exclusion.way
+    return f"{exclusion.way}, job {hold.job_id}" if hold is not None else f"{exclusion.way}, not held"
+
+
+def exclusion(one: Exclusion, hold: Optional[Hold]) -> str:
+    """One line about an exclusion that is in force."""
+    by = way(one, hold)
+    return f"{one.stage}{'' if by == '-' else f' ({by})'} since {iso(one.since_ns)} by {one.who}: {one.code} {one.why}"
+
+
+def ended(one: Ended) -> str:
+    """One line about an exclusion that is over."""
+    before = one.exclusion
+    why = f": {one.why}" if one.why else ""
+    return f"{before.stage} {iso(before.since_ns)} by {before.who} ({before.code}), {one.how} {iso(one.at_ns)} by {one.who}{why}"
 
 
 def did(outcome: Any) -> str:

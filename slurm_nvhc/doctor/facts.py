@@ -11,10 +11,13 @@ from typing import Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.hooks.slurm_conf import Settings
 from slurm_nvhc.model import finding as fd
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import Exclusion, Hold, Intent, OwnDrain, Pause
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
+from slurm_nvhc.policy.acting import Quarantine
 from slurm_nvhc.policy.compiled import Policy
+from slurm_nvhc.policy.kill_switch import Switch
 from slurm_nvhc.slurm.gres import GresList
+from slurm_nvhc.slurm.jobs import PartitionRules
 
 AS_ROOT: Final = "run as root to see it"
 
@@ -53,7 +56,7 @@ class PolicyFacts(NamedTuple):
     """policy: what hooks would load now; which: where it comes from, in words.
 
     problem: why the site's file can not be used, '' when it can or when there is none.
-    narrowing: it narrows on some partition, model or node.
+    narrowing: it narrows on some partition, model or node; quarantines: it has placeholder jobs hold GPUs on some.
     """
 
     path: str
@@ -63,6 +66,7 @@ class PolicyFacts(NamedTuple):
     readable: bool = True
     problem: str = ""
     narrowing: bool = False
+    quarantines: bool = False
 
 
 class PathFact(NamedTuple):
@@ -80,10 +84,14 @@ class PathFact(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """filesystem: type of the file system that it lies, or would lie, on; '' when unknown."""
+    """filesystem: type of the file system that it lies, or would lie, on; '' when unknown.
+
+    lost: why what is in it is gone after a reboot; '' when it is not, None when that can not be told.
+    """
 
     path: PathFact
     filesystem: str = ""
+    lost: Optional[str] = ""
 
 
 class Trust(NamedTuple):
@@ -126,6 +134,7 @@ class HostFacts(NamedTuple):
     listeners: None when /proc/net can not be read
     driver:    version of the loaded kernel driver, '' when none is loaded
     disabled:  path of the kill switch where it exists, '' otherwise
+    cluster:   what the policy's kill switch says
     """
 
     root: bool
@@ -138,6 +147,7 @@ class HostFacts(NamedTuple):
     run: Directory
     trusted: tuple[Trust, ...]
     disabled: str = ""
+    cluster: Switch = Switch()
 
 
 class Launcher(NamedTuple):
@@ -163,6 +173,7 @@ class SlurmFacts(NamedTuple):
     constrain:  jobs see only their own device files; None when that can not be told
     containers: names of container plugins that Slurm loads, with the file that says so
     scontrol:   the policy's scontrol can be run; version: what it says its version is
+    sinfo_there: so can sinfo beside it
     """
 
     conf: str
@@ -177,6 +188,7 @@ class SlurmFacts(NamedTuple):
     version: str
     libdir: str
     launchers: tuple[Launcher, ...]
+    sinfo_there: bool = True
 
 
 class LastRun(NamedTuple):
@@ -200,10 +212,28 @@ class LedgerFacts(NamedTuple):
     runs: Mapping[str, Optional[LastRun]] = {}
     set_aside: tuple[str, ...] = ()
     exclusions: tuple[Exclusion, ...] = ()
+    holds: tuple[Hold, ...] = ()
     own_drain: Optional[OwnDrain] = None
     intents: tuple[Intent, ...] = ()
     known: tuple[GpuIdentity, ...] = ()
     protective_problem: str = ""
+    pause: Optional[Pause] = None
+
+
+class QuarantineFacts(NamedTuple):
+    """wanted: the policy's section by partition, where it is enabled; {} = nowhere. '' is that of health checks.
+
+    alloc:   PrologFlags has Alloc; None when that can not be told
+    missing: commands of Slurm that are not there
+    of_node: the node's partitions; partitions: all of them. problem: why Slurm did not say.
+    """
+
+    wanted: Mapping[str, Quarantine] = {}
+    alloc: Optional[bool] = None
+    missing: tuple[str, ...] = ()
+    of_node: tuple[str, ...] = ()
+    partitions: Mapping[str, PartitionRules] = {}
+    problem: str = ""
 
 
 class Facts(NamedTuple):
@@ -215,6 +245,7 @@ class Facts(NamedTuple):
     host: HostFacts
     slurm: SlurmFacts
     ledger: LedgerFacts
+    quarantine: QuarantineFacts = QuarantineFacts()
 
     @property
     def now_ns(self) -> int:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from slurm_nvhc.act import steps as st
 from slurm_nvhc.doctor import slurm
 from slurm_nvhc.doctor.facts import AS_ROOT, Facts, Line, fail, ok, unknown, warn
 from slurm_nvhc.doctor.words import count, some
 from slurm_nvhc.hooks import slurm_conf
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG
+from slurm_nvhc.model.protective import QUARANTINE, SUSPECTED, Exclusion
 from slurm_nvhc.model.times import duration, iso
 
 HOOKS: Final = (PROLOG, EPILOG, HEALTH_CHECK)
@@ -75,6 +77,12 @@ def _protective(facts: Facts) -> list[Line]:
         return [warn("ledger.protective", ledger.protective_problem, "the next hook writes it anew from the ledger")]
     out = []
     old = [i for i in ledger.intents if (facts.now_ns - i.since_ns) / 1e9 > OLD_INTENT_S]
+    untold = [i for i in old if i.kind == st.NOTIFY]
+    if untold:
+        found = some(f"{i.reason}, tries {i.tries}" for i in untold)
+        advice = "look for MON-SITE-HOOK; the documents lie in notify/ of the state directory"
+        out.append(warn("ledger.events", f"a program of the site was not told: {found}", advice))
+    old = [i for i in old if i not in untold]
     if old:
         found = some(f"{i.kind} for {_ago(facts, i.since_ns)}, tries {i.tries}: {i.reason}" for i in old)
         out.append(warn("ledger.intents", f"decided and not done: {found}", "does slurmctld answer here? see slurm.scontrol"))
@@ -83,19 +91,37 @@ def _protective(facts: Facts) -> list[Line]:
         out.append(ok("ledger.intents", f"waiting to be done: {waiting}"))
     own = ledger.own_drain
     out.append(ok("ledger.drain", f"ours since {iso(own.set_ns)}: {own.reason}" if own is not None else "no drain of ours"))
-    return [*out, _exclusions(facts)]
+    return [*out, _exclusions(facts), *_pause(facts)]
+
+
+def _pause(facts: Facts) -> list[Line]:
+    """A pause that is forgotten leaves a node unprotected."""
+    found = facts.ledger.pause
+    if found is None or facts.now_ns >= found.until_ns:
+        return []
+    told = f"paused until {iso(found.until_ns)} by {found.who}: {found.why}; nothing is done on this node until then"
+    return [warn("ledger.pause", told, "nvhc pause --end, once the work is done")]
 
 
 def _exclusions(facts: Facts) -> Line:
     ledger, listed = facts.ledger, facts.snapshot.gpus
     if not ledger.exclusions:
         return ok("ledger.exclusions", "no GPU is excluded")
-    named = some(f"{e.uuid} {e.code} since {iso(e.since_ns)}" for e in ledger.exclusions)
+    named = some(f"{e.uuid} {e.code} since {iso(e.since_ns)}{_held(facts, e)}" for e in ledger.exclusions)
     gone = [e.uuid for e in ledger.exclusions if listed is not None and e.uuid not in listed]
     if gone:
         advice = "nvhc gpu release, if the card was taken out"
         return warn("ledger.exclusions", f"excluded: {named}; not in this node: {some(gone)}", advice)
     return ok("ledger.exclusions", f"excluded: {named}; `nvhc gpu release` gives one back")
+
+
+def _held(facts: Facts, one: Exclusion) -> str:
+    """What keeps jobs off it, where that is not what it usually is."""
+    if one.stage == SUSPECTED:
+        return " (only suspected)"
+    if one.way != QUARANTINE:
+        return ""
+    return "" if any(hold.uuid == one.uuid for hold in facts.ledger.holds) else " (quarantined, and no placeholder job is known to hold it)"
 
 
 def _ago(facts: Facts, at_ns: int) -> str:

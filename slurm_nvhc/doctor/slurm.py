@@ -27,7 +27,7 @@ def lines(facts: Facts) -> list[Line]:
     hooks = hooks_of(slurm.libdir, facts.policy.policy.budgets)
     out += [ok("slurm.conf", f"{slurm.conf}{f', {slurm.version}' if slurm.version else ''}"), _named(facts, hooks, settings)]
     out += _times(hooks, settings)
-    return [*out, _interval(settings), _scontrol(facts), *_task_prolog(facts, hooks, settings), _constrain(facts)]
+    return [*out, _interval(settings), _scontrol(facts), *_sinfo(facts), *_task_prolog(facts, hooks, settings), _constrain(facts)]
 
 
 def hooks_of(libdir: str, budgets: Budgets) -> Hooks:
@@ -40,7 +40,15 @@ def hooks_of(libdir: str, budgets: Budgets) -> Hooks:
 def _switch(facts: Facts) -> Line:
     if facts.host.disabled:
         return warn("slurm.switch", f"{facts.host.disabled} exists: every hook is switched off", f"rm {facts.host.disabled}")
-    return ok("slurm.switch", "hooks are not switched off")
+    switch = facts.host.cluster
+    if switch.problem:
+        return warn("slurm.switch", switch.problem, "look after that file system: what was last read holds meanwhile")
+    if str(switch):
+        return warn("slurm.switch", str(switch), f"rm {switch.file}")
+    if switch.unknown:
+        found = f"{switch.file} names what is no rule of the policy: {some(switch.unknown)}"
+        return warn("slurm.switch", found, "put rules' names there, or nothing")
+    return ok("slurm.switch", f"hooks are not switched off{f', nor by {switch.file}' if switch.file else ''}")
 
 
 def _launchers(facts: Facts) -> list[Line]:
@@ -142,6 +150,13 @@ def _scontrol(facts: Facts) -> Line:
         return ok("slurm.scontrol", facts.slurm.scontrol)
     advice = "name its directory in the policy: slurm.bin_dir"
     return fail("slurm.scontrol", f"{facts.slurm.scontrol} can not be run: no drain can be set", advice)
+
+
+def _sinfo(facts: Facts) -> list[Line]:
+    if facts.slurm.sinfo_there or not facts.slurm.scontrol_there:
+        return [ok("slurm.sinfo", "who else is drained can be counted")] if facts.slurm.sinfo_there else []
+    said = "sinfo is not beside scontrol: drains are placed without counting who else is out (docs/limits.md)"
+    return [warn("slurm.sinfo", said, "install it on the node, with Slurm's client commands")]
 
 
 def _task_prolog(facts: Facts, hooks: Hooks, settings: Settings) -> list[Line]:

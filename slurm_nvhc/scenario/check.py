@@ -258,8 +258,20 @@ def _within(run: Seen, value: Union[str, int, float]) -> List[Row]:
 
 
 def _calls(run: Seen, value: int) -> List[Row]:
-    told = "; ".join(" ".join(call) for call in run.calls)
-    return [("scontrol_calls", str(value), f"{len(run.calls)}" + (f": {told}" if told else ""), len(run.calls) == value)]
+    ours = [call for call in run.calls if call[0] == "scontrol"]
+    told = "; ".join(" ".join(call) for call in ours)
+    return [("scontrol_calls", str(value), f"{len(ours)}" + (f": {told}" if told else ""), len(ours) == value)]
+
+
+def _called(run: Seen, value: Union[str, List[str]]) -> List[Row]:
+    lines = [" ".join(call) for call in run.calls]
+    return [("called", words, "; ".join(lines) or "nothing", any(words in line for line in lines)) for words in _words(value)]
+
+
+def _not_called(run: Seen, value: Union[str, List[str]]) -> List[Row]:
+    lines = [" ".join(call) for call in run.calls]
+    told = "; ".join(lines) or "nothing"
+    return [("not_called", f"not: {words}", told, all(words not in line for line in lines)) for words in _words(value)]
 
 
 _TESTS: Dict[str, Callable[[Seen, Any], List[Row]]] = {
@@ -278,6 +290,8 @@ _TESTS: Dict[str, Callable[[Seen, Any], List[Row]]] = {
     "intents": lambda run, v: _row("intents", v, run.intents),
     "excluded": lambda run, v: _row("excluded", sorted(v), sorted(run.excluded)),
     "scontrol_calls": _calls,
+    "called": _called,
+    "not_called": _not_called,
     "left_processes": lambda run, v: _row("left_processes", v, len(run.left)),
     "task_env": _task_env,
     "task_unset": _task_unset,

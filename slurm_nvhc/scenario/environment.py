@@ -30,6 +30,10 @@ class JobValues(NamedTuple):
     tasks: int = 1
     exclusive: bool = False
     exit_code: int = 0
+    batch: bool = True
+    requeue: bool = True
+    comment: str = ""
+    constraint: str = ""
 
 
 def _given(value: object, otherwise: object) -> object:
@@ -89,6 +93,10 @@ def slurmd_hook(kind: str, job: JobValues, node: str, conf: str) -> Dict[str, st
     if job.gpus:
         env["SLURM_JOB_GPUS"] = job.gpus
         env.update(dict.fromkeys(GPU_LISTS, job.visible))
+    if job.comment:
+        env["SLURM_JOB_COMMENT"] = job.comment
+    if job.constraint:
+        env["SLURM_JOB_CONSTRAINTS"] = job.constraint
     if kind == "epilog":
         code = job.exit_code  # a wait status: exit 3 is 768, SIGKILL is 9
         env.update(SLURM_JOB_EXIT_CODE=str(code), SLURM_JOB_EXIT_CODE2=f"{code >> 8}:{code & 127}", SLURM_JOB_DERIVED_EC="0")

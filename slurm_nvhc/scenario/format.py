@@ -17,7 +17,8 @@ VerdictWord = Literal["ok", "unknown", "warn", "fail"]
 ActionWord = Literal[
     "none", "note", "notify", "keep",
     "drain", "extend", "own", "intent", "exclude", "narrow", "fail_job", "resume",
-    "end_intent", "end_own", "accept",
+    "quarantine", "unhold", "requeue", "exclude_node", "signal", "reboot", "recount", "alert",
+    "suspect", "end_exclusion", "new_slot", "hold_lost", "end_intent", "end_own", "accept",
 ]  # fmt: skip
 
 TouchedWord = Literal["clean", "suspect", "hit", "unknown", "none"]
@@ -104,6 +105,7 @@ class Expect(Strict):
     action / no_action: steps that were (not) carried out; none = nothing was done to Slurm, a GPU or a job.
     touched: what the job's user is told; none: no job with GPUs ended.
     intents: actions waiting for Slurm. excluded: GPUs kept from later jobs.
+    called / not_called: parts of the command lines that Slurm was asked with, such as "scontrol requeue 7" or "sinfo".
     """
 
     after: str = ""
@@ -122,6 +124,8 @@ class Expect(Strict):
     intents: Union[int, UnsetType] = UNSET
     excluded: Union[List[str], UnsetType] = UNSET
     scontrol_calls: Union[int, UnsetType] = UNSET
+    called: Union[Words, UnsetType] = UNSET
+    not_called: Union[Words, UnsetType] = UNSET
     left_processes: Union[int, UnsetType] = UNSET
     task_env: Union[Dict[str, str], UnsetType] = UNSET
     task_unset: Union[Words, UnsetType] = UNSET

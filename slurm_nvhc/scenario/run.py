@@ -95,6 +95,7 @@ class _Player:
         self.positions = len(world.gpus)
         self.stage: Stage = stage.build(self.scenario, workdir, self.positions)
         world.save(self.stage.world)
+        stage.set_others(self.stage, self.scenario.slurm.others, world.wall_ns)
         self.runs: List[Seen] = []
         self.jobs: Dict[str, JobValues] = {}
         self.last_run = 0
@@ -108,6 +109,8 @@ class _Player:
         else:
             with World.edit(self.stage.world) as world:
                 world_steps.apply(world, step, self.loading.source, ("steps", number))
+            if kind == "reboot":
+                stage.rebooted(self.stage)
 
     def _hook(self, kind: str, step: HookStep) -> None:
         world = World.load(self.stage.world)
@@ -115,7 +118,7 @@ class _Player:
         env, job = self._environment(kind, step)
         if job is not None and kind != "task_prolog":
             whole = job.exclusive or job.gpus == environment.positions_text(UNSET, self.positions)
-            stage.set_job(self.stage, job.job, "all" if whole else job.gpus)
+            stage.set_job(self.stage, job, "all" if whole else job.gpus, "COMPLETING" if kind == "epilog" else "RUNNING")
         before = len(stage.calls(self.stage))
         ended = process.run(
             [self.stage.launcher(kind)], env, self._cwd(step.cwd), stdin=step.stdin, terminate_after=step.terminate_after
@@ -146,7 +149,7 @@ class _Player:
         if failed and kind in ("prolog", "epilog"):
             stage.slurmd_drain(self.stage, "Prolog error" if kind == "prolog" else "Epilog error")
         if job is not None and (kind == "epilog" or (kind == "prolog" and failed)):
-            stage.set_job(self.stage, job.job, None)
+            stage.set_job(self.stage, job, None)
 
     def _seen(
         self, kind: str, step: HookStep, job: Optional[JobValues], ended: process.Ended, env: Mapping[str, str], before: int, world: World
@@ -210,6 +213,8 @@ def _names(world: World) -> Dict[str, str]:
 
 _STAGE_STEPS: Dict[str, Callable[[Stage, Any], Any]] = {
     "scontrol": stage.behave,
+    "sinfo": stage.behave_sinfo,
+    "other_resumed": stage.others_resumed,
     "admin_drain": lambda s, v: stage.admin_drain(s, v.reason, v.user),
     "admin_resume": lambda s, v: stage.admin_resume(s),
     "node_state": stage.set_node,

@@ -1,11 +1,13 @@
-"""A played scontrol: the few commands that hooks use, over a JSON file instead of slurmctld.
+"""A played scontrol: the few commands about nodes that hooks use, over a JSON file instead of slurmctld.
 
 Self-contained: it is also run by path as a program (``scontrol.py STATE.json ARGUMENTS…``).
 What it says and which exit status it gives was observed on Slurm 22.05.8 and 24.11.5.
+Jobs, reservations and Slurm's other commands: commands.py.
 
-State file: ``{"version", "behaviour", "seconds", "now_ns", "nodes": {name: {"base", "flags",
-"reason", "user", "time_ns", "jobs"}}}``. Each call is appended to ``STATE.json.calls`` as a
-JSON list of its arguments, before anything else happens.
+State file: ``{"version", "behaviour", "seconds", "now_ns", "partition", "partition_nodes", "nodes": {name: {"base",
+"flags", "reason", "user", "time_ns", "jobs"}}, "jobs": {id: …}, "reservations": {name: …}}``. Each call is appended
+to ``STATE.json.calls`` before anything else happens: scontrol's as a JSON list of its arguments, another command's
+as ``{"program", "arguments"}``.
 """
 
 from __future__ import annotations
@@ -46,8 +48,15 @@ def with_state(path: str, change: Callable[[Dict[str, Any]], Any]) -> Any:
 
 def new_state(version: str, node: str) -> Dict[str, Any]:
     """A Slurm with one idle node."""
-    entry = {"base": "IDLE", "flags": [], "reason": "", "user": "", "time_ns": 0, "jobs": {}}
-    return {"version": version, "behaviour": "ok", "seconds": 0.0, "now_ns": 0, "nodes": {node: entry}}
+    return {
+        "version": version, "behaviour": "ok", "seconds": 0.0, "now_ns": 0, "partition": "gpu", "partition_nodes": 1,
+        "nodes": {node: new_node()}, "jobs": {}, "reservations": {},
+    }  # fmt: skip
+
+
+def new_node() -> Dict[str, Any]:
+    """An idle one."""
+    return {"base": "IDLE", "flags": [], "reason": "", "user": "", "time_ns": 0, "jobs": {}}
 
 
 def split_state(text: str) -> Tuple[str, Tuple[str, ...]]:
@@ -147,7 +156,7 @@ def _node_text(state: Dict[str, Any], name: str) -> str:
         "   OS=Linux 6.1.0 #1 SMP PREEMPT_DYNAMIC ",
         "   RealMemory=1000000 AllocMem=0 FreeMem=990000 Sockets=2 Boards=1",
         f"   State={shown} ThreadsPerCore=1 TmpDisk=0 Weight=1 Owner=N/A MCS_label=N/A",
-        "   Partitions=gpu ",
+        f"   Partitions={state['partition']} ",
         "   BootTime=2026-01-01T00:00:00 SlurmdStartTime=2026-01-01T00:01:00",
         "   CfgTRES=cpu=64,mem=1000000M,billing=64",
         "   AllocTRES=",
@@ -193,7 +202,10 @@ def _update(state: Dict[str, Any], pairs: List[str]) -> Answer:
     return Answer(0)
 
 
-def played(state: Dict[str, Any], arguments: List[str]) -> Answer:
+Answering = Callable[[Dict[str, Any], List[str]], Answer]
+
+
+def played(state: Dict[str, Any], arguments: List[str], answering: Answering = answer) -> Answer:
     """One command under the behaviour that the scenario asks for."""
     behaviour = state["behaviour"]
     is_update = bool(arguments) and arguments[0].lower() == "update"
@@ -204,7 +216,7 @@ def played(state: Dict[str, Any], arguments: List[str]) -> Answer:
         return Answer(1, "Slurmctld(primary) at controller is DOWN\n") if pinged else Answer(1, err=UNREACHABLE)
     if behaviour == "refuses" and is_update:
         return Answer(1, err="slurm_update error: Invalid user id")
-    done = answer(state, arguments)
+    done = answering(state, arguments)
     if behaviour in ("applies_then_times_out", "applies_then_hangs") and is_update and done.rc == 0:
         # slurmctld was only slow: the change is made although the caller hears otherwise.
         return Answer(1, err=f"slurm_update error: {TIMED_OUT}")
@@ -212,16 +224,20 @@ def played(state: Dict[str, Any], arguments: List[str]) -> Answer:
 
 
 def main(arguments: List[str]) -> int:
-    path, rest = arguments[0], arguments[1:]
+    return play(arguments[0], arguments[1:], arguments[1:], answer)
+
+
+def play(path: str, rest: List[str], told: Any, answering: Answering) -> int:
+    """One call, start to end. told: how it is written to the list of calls."""
     with open(path + ".calls", "a", encoding="utf-8") as log:
-        log.write(json.dumps(rest) + "\n")
+        log.write(json.dumps(told) + "\n")
     with open(path, encoding="utf-8") as handle:
         behaviour, seconds = (lambda s: (s["behaviour"], s["seconds"]))(json.load(handle))
     if behaviour == "hangs":
         _hang()
     if behaviour == "slow":
         time.sleep(seconds)
-    done: Answer = with_state(path, lambda state: played(state, rest))
+    done: Answer = with_state(path, lambda state: played(state, rest, answering))
     if behaviour == "applies_then_hangs" and rest and rest[0].lower() == "update":
         _hang()
     sys.stdout.write(done.out)

@@ -10,7 +10,10 @@ from slurm_nvhc.model.suspect import Suspect, Touched, label, touched_to_json
 from slurm_nvhc.model.times import minutes
 
 # Steps that do something to Slurm, a GPU or a job; the others only tell or keep our own books.
-ACTING = frozenset({"drain", "extend", "own", "intent", "exclude", "narrow", "fail_job", "resume"})
+ACTING = frozenset({
+    "drain", "extend", "own", "intent", "exclude", "narrow", "fail_job", "resume", "quarantine", "unhold", "requeue", "exclude_node",
+    "signal", "reboot",
+})  # fmt: skip
 
 
 class NodeSeen(NamedTuple):
@@ -30,7 +33,7 @@ class Seen(NamedTuple):
     troubles: trouble met while acting, "MON-SLURM what happened"
     actions:  kinds of the steps that were carried out; failed: kinds of those that could not be
     names:    entity of a GPU ("GPU-…" or "pci:…") -> gN at that moment
-    calls:    arguments of each scontrol call
+    calls:    each call of a command of Slurm's, its name first
     touched:  what the job's user is told of an epilog's job; None for other runs
     suspects: the parts that its findings point to
     task_env: the task's environment after the task prolog, {} for other hooks

@@ -118,8 +118,24 @@ class SlurmNode(Strict):
     user: str = "root"
 
 
+class OtherNode(Strict, kw_only=True):
+    """Another node of the partition, as the played sinfo shows it. ago: since when it is so, before the first step."""
+
+    node: str
+    state: str = "IDLE+DRAIN"
+    reason: str
+    user: str = "root"
+    ago: Duration = "5m"
+
+
+SinfoWord = Literal["ok", "missing", "fails"]
+
+
 class Slurm(Strict):
-    """The played Slurm. gres: text of gres.conf; left out, one File list over all GPUs of the node."""
+    """The played Slurm. gres: text of gres.conf; left out, one File list over all GPUs of the node.
+
+    partition_nodes: how many the partition has; others: those of them, beside the node itself, that are not just idle.
+    """
 
     version: Literal["22.05", "24.11"] = "24.11"
     partition: str = "gpu"
@@ -128,3 +144,6 @@ class Slurm(Strict):
     environment: Environment = {}
     node: SlurmNode = msgspec.field(default_factory=SlurmNode)
     scontrol: ScontrolWord = "ok"
+    sinfo: SinfoWord = "ok"
+    partition_nodes: int = 1
+    others: List[OtherNode] = []

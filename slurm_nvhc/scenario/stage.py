@@ -1,7 +1,7 @@
 """The stage for one replay: a directory with everything that hooks touch, so that nothing else is touched.
 
 ``etc/`` policy, slurm.conf, gres.conf, cgroup.conf; ``libexec/`` the launchers, written by the
-same installer as on a node; ``state/``, ``run/``; ``bin/scontrol``, the played command; ``world.json``,
+same installer as on a node; ``state/``, ``run/``; ``bin/``, the played commands of Slurm; ``world.json``,
 the simulated node; ``slurm.json``, the played Slurm.
 """
 
@@ -12,7 +12,7 @@ import os
 import shlex
 import shutil
 import sys
-from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import yaml
 from msgspec import UNSET
@@ -20,14 +20,16 @@ from msgspec import UNSET
 from slurm_nvhc import strict_yaml
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.hooks import install
+from slurm_nvhc.model.times import parse_duration
 from slurm_nvhc.policy import source
 from slurm_nvhc.policy.compile import compile_policy
 from slurm_nvhc.policy.compiled import Budgets, resolve
 from slurm_nvhc.proc.files import write_atomic
-from slurm_nvhc.scenario import scontrol
+from slurm_nvhc.scenario import commands, scontrol
+from slurm_nvhc.scenario.environment import JobValues
 from slurm_nvhc.scenario.format import Scenario
 from slurm_nvhc.scenario.seen import NodeSeen
-from slurm_nvhc.scenario.setting import Scontrol, ScontrolWord, Slurm, SlurmNode
+from slurm_nvhc.scenario.setting import OtherNode, Scontrol, ScontrolWord, SinfoWord, Slurm, SlurmNode
 from slurm_nvhc.scenario.steps import Break
 
 
@@ -152,6 +154,8 @@ def policy_text(given: Union[Mapping[str, Any], str], world: str, bin_dir: str) 
     A text without content stays as it is: an empty file is broken, and must be seen as that.
     """
     ours: Dict[str, Dict[str, Any]] = {"engine": {"backend": "sim", "world": world}, "slurm": {"bin_dir": bin_dir}}
+    # The played node has a disk, wherever this machine keeps its temporary files.
+    ours["record"] = {"durable": True}
     if isinstance(given, str):
         if all(not line.strip() or line.lstrip().startswith("#") for line in given.splitlines()):
             return given
@@ -162,7 +166,8 @@ def policy_text(given: Union[Mapping[str, Any], str], world: str, bin_dir: str) 
     merged = dict(given)
     for key, value in ours.items():
         theirs = merged.get(key, {})
-        merged[key] = {**theirs, **value} if isinstance(theirs, Mapping) else theirs
+        if isinstance(theirs, Mapping):
+            merged[key] = {**value, **theirs} if key == "record" else {**theirs, **value}
     return yaml.safe_dump(merged, sort_keys=False, allow_unicode=True, width=1000)
 
 
@@ -181,14 +186,57 @@ def _write_slurm(stage: Stage, slurm: Slurm, gpus: int) -> None:
         write_atomic(stage.path("etc", name), text, 0o644, durable=False)
 
     plugins = "task/cgroup,task/affinity" if slurm.constrain_devices else "task/affinity"
-    put("slurm.conf", f"ClusterName=replay\nSlurmctldHost=controller\nNodeName={stage.node} Gres=gpu:{gpus}\nTaskPlugin={plugins}\n")
+    node = f"NodeName={stage.node} Gres=gpu:{gpus}"
+    put("slurm.conf", f"ClusterName=replay\nSlurmctldHost=controller\n{node}\nTaskPlugin={plugins}\nPrologFlags=Alloc\n")
     put("cgroup.conf", f"ConstrainDevices={'yes' if slurm.constrain_devices else 'no'}\n")
     default = f"NodeName={stage.node} Name=gpu File=/dev/nvidia[0-{gpus - 1}]\n" if gpus else ""
     put("gres.conf", default if not isinstance(slurm.gres, str) else slurm.gres)
+    state = scontrol.new_state(slurm.version, stage.node)
+    state.update(partition=slurm.partition, partition_nodes=max(slurm.partition_nodes, 1 + len(slurm.others)))
     with open(stage.slurm, "w", encoding="utf-8") as handle:
-        json.dump(scontrol.new_state(slurm.version, stage.node), handle)
+        json.dump(state, handle)
     set_node(stage, slurm.node)
+    for program in ("squeue", "sbatch", "scancel"):
+        _command(stage, program)
     behave(stage, slurm.scontrol)
+    behave_sinfo(stage, slurm.sinfo)
+
+
+def _command(stage: Stage, program: str) -> None:
+    package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(scontrol.__file__))))
+    run = "import sys; sys.path.insert(0, sys.argv.pop(1)); from slurm_nvhc.scenario import commands; sys.exit(commands.main(sys.argv[1:]))"
+    words = [sys.executable, "-I", "-S", "-c", run, package, program, stage.slurm]
+    _script(stage.path("bin", program), f'exec {" ".join(map(shlex.quote, words))} "$@"')
+
+
+def set_others(stage: Stage, others: Sequence[OtherNode], wall_ns: int) -> None:
+    """Other nodes of the partition that are out, or were."""
+
+    def change(state: Dict[str, Any]) -> None:
+        for other in others:
+            base, flags = scontrol.split_state(other.state)
+            since_ns = wall_ns - int(parse_duration(other.ago) * 1e9)
+            entry = {"base": base, "flags": list(flags), "reason": other.reason, "user": other.user, "time_ns": since_ns}
+            state["nodes"][other.node] = {**scontrol.new_node(), **entry}
+
+    scontrol.with_state(stage.slurm, change)
+
+
+def others_resumed(stage: Stage, name: str) -> None:
+    """Somebody resumes another node of the partition."""
+    scontrol.with_state(stage.slurm, lambda state: scontrol.resume(state, name))
+
+
+def rebooted(stage: Stage) -> None:
+    """The node is back; where Slurm had rebooted it with nextstate=RESUME, it is in service."""
+
+    def change(state: Dict[str, Any]) -> None:
+        node = state["nodes"][stage.node]
+        if {"REBOOT_ISSUED", "REBOOT_REQUESTED"} & set(node["flags"]):
+            node["flags"] = [f for f in node["flags"] if not f.startswith("REBOOT")]
+            scontrol.resume(state, stage.node)
+
+    scontrol.with_state(stage.slurm, change)
 
 
 def behave(stage: Stage, word: ScontrolWord) -> None:
@@ -200,9 +248,18 @@ def behave(stage: Stage, word: ScontrolWord) -> None:
         if os.path.exists(command):
             os.unlink(command)
         return
-    words = [sys.executable, "-I", "-S", os.path.abspath(scontrol.__file__), stage.slurm]
-    _script(command, f'exec {" ".join(map(shlex.quote, words))} "$@"')
+    _command(stage, "scontrol")
     scontrol.with_state(stage.slurm, lambda state: state.update(behaviour=behaviour, seconds=seconds))
+
+
+def behave_sinfo(stage: Stage, word: SinfoWord) -> None:
+    """The same for sinfo, which apart from this does as slurmctld does."""
+    path = stage.path("bin", "sinfo")
+    if word != "missing":
+        _command(stage, "sinfo")
+    elif os.path.exists(path):
+        os.unlink(path)
+    scontrol.with_state(stage.slurm, lambda state: state.update(sinfo=word))
 
 
 def set_node(stage: Stage, wanted: SlurmNode) -> None:
@@ -230,15 +287,23 @@ def slurmd_drain(stage: Stage, reason: str) -> None:
     scontrol.with_state(stage.slurm, change)
 
 
-def set_job(stage: Stage, job: str, gpus: Optional[str]) -> None:
-    """A job is on the node with these GPUs ("all" or a list), or, None, no longer."""
+def set_job(stage: Stage, job: JobValues, gpus: Optional[str], word: str = "RUNNING") -> None:
+    """A job is on the node with these GPUs ("all" or a list) in state ``word``, or, None, no longer.
+
+    One that was moved away meanwhile is pending elsewhere.
+    """
 
     def change(state: Dict[str, Any]) -> None:
-        jobs = state["nodes"][stage.node]["jobs"]
+        jobs, known = state["nodes"][stage.node]["jobs"], state["jobs"].get(job.job)
         if gpus is None:
-            jobs.pop(job, None)
-        else:
-            jobs[job] = gpus
+            jobs.pop(job.job, None)
+            if known is not None and known["state"] != "PENDING":
+                del state["jobs"][job.job]
+            return
+        jobs[job.job] = gpus
+        about = {"uid": job.uid, "user": job.user, "partition": job.partition, "gpus": job.gpus, "nodes": job.nodes, "node": stage.node}
+        asked = {"batch": job.batch, "requeue": job.requeue, "comment": job.comment, "features": job.constraint}
+        state["jobs"][job.job] = {**commands.new_job(**asked), **(known or {}), **about, "state": word}
 
     scontrol.with_state(stage.slurm, change)
 
@@ -259,12 +324,13 @@ def node_seen(stage: Stage) -> NodeSeen:
 
 
 def calls(stage: Stage) -> List[Tuple[str, ...]]:
-    """All scontrol calls so far."""
+    """All calls of Slurm's commands so far: the program and its arguments."""
     try:
         with open(stage.slurm + ".calls", encoding="utf-8") as log:
-            return [tuple(json.loads(line)) for line in log]
+            told = [json.loads(line) for line in log]
     except FileNotFoundError:
         return []
+    return [("scontrol", *t) if isinstance(t, list) else (t["program"], *t["arguments"]) for t in told]
 
 
 # --- what breaks ------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from typing import List, Literal, Optional, Union
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from slurm_nvhc.scenario.setting import EngineWord, EngineXid, Incident, LogLine, PciWord, ScontrolWord, SlurmNode
+from slurm_nvhc.scenario.setting import EngineWord, EngineXid, Incident, LogLine, PciWord, ScontrolWord, SinfoWord, SlurmNode
 from slurm_nvhc.scenario.words import Amounts, Duration, Environment, Gpu, JobId, Link, PolicyText, Readings, Strict
 
 
@@ -30,6 +30,7 @@ class JobStep(HookStep, kw_only=True):
 
     gpus: positions in gres.conf's File list ([0, 1]), "all", the text of SLURM_JOB_GPUS, or [] for a job
     without GPUs; default all. exclusive: whole node without asking for GPUs, so tasks see no GPU variable.
+    batch: has a batch script; requeue: Slurm may run it again; comment, constraint: as its user gave them.
     """
 
     job: JobId
@@ -42,6 +43,10 @@ class JobStep(HookStep, kw_only=True):
     tasks: Union[int, UnsetType] = UNSET
     exclusive: Union[bool, UnsetType] = UNSET
     exit_code: Union[int, UnsetType] = UNSET
+    batch: Union[bool, UnsetType] = UNSET
+    requeue: Union[bool, UnsetType] = UNSET
+    comment: Union[str, UnsetType] = UNSET
+    constraint: Union[str, UnsetType] = UNSET
 
 
 class TaskStep(HookStep, kw_only=True):
@@ -214,6 +219,8 @@ class Step(Happening):
     throttle: Union[Throttle, UnsetType] = UNSET
     schedule: Union[Scheduled, UnsetType] = UNSET
     scontrol: Union[ScontrolWord, UnsetType] = UNSET
+    sinfo: Union[SinfoWord, UnsetType] = UNSET
+    other_resumed: Union[str, UnsetType] = UNSET
     admin_drain: Union[AdminDrain, UnsetType] = UNSET
     admin_resume: Union[Empty, UnsetType] = UNSET
     node_state: Union[SlurmNode, UnsetType] = UNSET

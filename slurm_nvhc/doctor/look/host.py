@@ -11,6 +11,7 @@ from typing import Final, Iterator, Optional, Sequence
 
 from slurm_nvhc.doctor.facts import BindingsPlace, Directory, EngineProcess, HostFacts, Listener, PathFact, Trust
 from slurm_nvhc.doctor.look.edges import Edges, beginning, within
+from slurm_nvhc.proc import mounts
 from slurm_nvhc.sense.dcgm.bindings import INSTALL_PATHS
 from slurm_nvhc.sense.host import driver
 
@@ -158,27 +159,22 @@ def _way(path: str) -> list[str]:
 
 def directory(edges: Edges, path: str) -> Directory:
     """The directory, behind its link where it is one, and the file system that it is or would be made on."""
-    return Directory(path_fact(edges, path, follow=True), filesystem(edges, path))
+    known, real = _mounts(edges), path if edges.root != "/" else os.path.realpath(path)
+    lost = mounts.in_memory(known, real) if known else None
+    return Directory(path_fact(edges, path, follow=True), filesystem(edges, path), lost)
 
 
 def filesystem(edges: Edges, path: str) -> str:
     """Type of the mount that holds the path; '' when the kernel does not tell."""
+    mount = mounts.holding(_mounts(edges), path if edges.root != "/" else os.path.realpath(path))
+    return mount.kind if mount is not None else ""
+
+
+def _mounts(edges: Edges) -> tuple[mounts.Mount, ...]:
     try:
-        text = beginning(edges.at("/proc/self/mountinfo"), 4 * 1024 * 1024)
+        return mounts.parse(beginning(edges.at("/proc/self/mountinfo"), 4 * 1024 * 1024))
     except OSError:
-        return ""
-    real = path if edges.root != "/" else os.path.realpath(path)
-    best, kind = "", ""
-    for row in text.splitlines():
-        left, _, right = row.partition(" - ")
-        words, types = left.split(), right.split()
-        if len(words) < 5 or not types:
-            continue
-        point = re.sub(r"\\(\d{3})", lambda octal: chr(int(octal[1], 8)), words[4])
-        # Of mounts on the same point the last is on top.
-        if (real == point or real.startswith(point.rstrip("/") + "/")) and len(point) >= len(best):
-            best, kind = point, types[0]
-    return kind
+        return ()
 
 
 def bindings(edges: Edges, folder: str) -> BindingsPlace:

@@ -43,7 +43,8 @@ def _look(edges: Edges, directory: str) -> LedgerFacts:
         protective_problem=f"{mirror.path_in(directory)}: {mirrored.problem}" if mirrored.problem else "",
     )
     if kept is not None:
-        facts = facts._replace(exclusions=kept.exclusions, own_drain=kept.own_drain, intents=kept.intents, known=kept.gpus)
+        facts = facts._replace(exclusions=kept.exclusions, holds=kept.holds, own_drain=kept.own_drain, intents=kept.intents)
+        facts = facts._replace(known=kept.gpus, pause=kept.pause)
     if not facts.there:
         return facts
     try:

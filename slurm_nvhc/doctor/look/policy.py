@@ -32,7 +32,8 @@ def _look(edges: Edges, path: str, state_dir: str, node: str) -> PolicyFacts:
     except NvhcError as exc:
         denied = there and not os.access(real, os.R_OK)
         return _left(edges, state_dir, node, PolicyFacts(path, source.nothing(), "no policy", there, not denied, str(exc)))
-    return PolicyFacts(path, policy, SITE if text is not None else PACKAGED, there, narrowing=show.narrows_anywhere(real))
+    found = PolicyFacts(path, policy, SITE if text is not None else PACKAGED, there)
+    return found._replace(narrowing=show.narrows_anywhere(real), quarantines=show.quarantines_anywhere(real))
 
 
 def _left(edges: Edges, state_dir: str, node: str, broken: PolicyFacts) -> PolicyFacts:

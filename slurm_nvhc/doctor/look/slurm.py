@@ -57,6 +57,7 @@ def look(edges: Edges, node: str, asked: str, policy: Slurm, run_dir: str, libdi
         version=_version(edges, scontrol) if there else "",
         libdir=libdir,
         launchers=tuple(ours),
+        sinfo_there=_executable(edges.at(os.path.join(policy.bin_dir, "sinfo"))),
     )
 
 
