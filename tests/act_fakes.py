@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Mapping, Optional
+from typing import Any, Mapping, Optional, Sequence
 
 from slurm_nvhc.act.execute import Outcome, Tools, execute
 from slurm_nvhc.act.plan import PlanInput, Step, plan, reason_findings
@@ -12,7 +12,7 @@ from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.finding import Decision, Evidence, Finding, Proposal
 from slurm_nvhc.model.job import GpuMapping, Job
 from slurm_nvhc.model.node_state import NodeState
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import Ended, Exclusion, Hold, Intent, OwnDrain, Strike
 from slurm_nvhc.policy import compiled as pol
 from slurm_nvhc.slurm.node import REFUSED, TIMEOUT, UNREACHABLE, SlurmError
 
@@ -82,15 +82,44 @@ class Ledger:
         self.excluded: dict[str, Exclusion] = {}
         self.own: Optional[OwnDrain] = None
         self.pending: list[Intent] = []
+        self.ended: list[Ended] = []
+        self.holds: dict[str, Hold] = {}
+        self.strikes: list[Strike] = []
+        self.settled: list[str] = []
         self.broken = False
 
     def _check(self) -> None:
         if self.broken:
             raise MonitorError("/var/lib/nvhc/n1/ledger.sqlite3", "", "disk full")
 
+    def exclusions(self) -> tuple[Exclusion, ...]:
+        self._check()
+        return tuple(self.excluded.values())
+
+    def change_exclusion(self, exclusion: Exclusion) -> bool:
+        self._check()
+        return self.excluded.pop(exclusion.uuid, None) is not None and self.excluded.setdefault(exclusion.uuid, exclusion) is exclusion
+
     def exclude(self, exclusion: Exclusion) -> None:
         self._check()
         self.excluded.setdefault(exclusion.uuid, exclusion)
+
+    def end_exclusion(self, ended: Ended) -> bool:
+        self._check()
+        self.ended.append(ended)
+        return self.excluded.pop(ended.exclusion.uuid, None) is not None
+
+    def set_hold(self, hold: Hold) -> None:
+        self._check()
+        self.holds[hold.uuid] = hold
+
+    def end_hold(self, uuid: str) -> None:
+        self._check()
+        self.holds.pop(uuid, None)
+
+    def add_strike(self, strike: Strike) -> None:
+        self._check()
+        self.strikes.append(strike)
 
     def own_drain(self) -> Optional[OwnDrain]:
         self._check()
@@ -106,23 +135,28 @@ class Ledger:
 
     def add_intent(self, intent: Intent) -> None:
         self._check()
-        if not any(i.reason == intent.reason for i in self.pending):
+        if not any((i.kind, i.reason) == (intent.kind, intent.reason) for i in self.pending):
             self.pending.append(intent)
 
     def update_intent(self, intent: Intent) -> None:
         self._check()
-        self.pending = [intent if i.reason == intent.reason else i for i in self.pending]
+        self.pending = [intent if (i.kind, i.reason) == (intent.kind, intent.reason) else i for i in self.pending]
+
+    def settle(self, names: Sequence[str]) -> None:
+        self._check()
+        self.settled += names
 
     def end_intent(self, intent: Intent) -> None:
         self._check()
-        self.pending = [i for i in self.pending if i.reason != intent.reason]
+        self.pending = [i for i in self.pending if (i.kind, i.reason) != (intent.kind, intent.reason)]
 
 
 class Slurm:
     """One node. ``behaviour``: ok, down, refuses, hangs (applied later), late (applied, but no answer)."""
 
-    def __init__(self, keeps_reason: bool = True) -> None:
+    def __init__(self, keeps_reason: bool = True, stamps: bool = False) -> None:
         self.state = IDLE
+        self.stamps = stamps  # says who set a reason and when, as Slurm does
         self.behaviour = "ok"
         self.keeps_reason = keeps_reason  # as 24.11 does after a resume
         self.later: list[NodeState] = []
@@ -140,7 +174,7 @@ class Slurm:
     def drain(self, node: str, reason: str, timeout_s: Optional[float] = None) -> None:
         self.updates.append(reason)
         flags = (self.state.flags - {"NOT_RESPONDING"}) | {"DRAIN"}
-        new = NodeState(self.state.base, flags, reason)
+        new = NodeState(self.state.base, flags, reason, f"root@{len(self.updates)}" if self.stamps else "")
         if self.behaviour == "down":
             raise SlurmError(UNREACHABLE, "scontrol", "update", "Unable to contact slurm controller")
         if self.behaviour == "refuses":
@@ -170,7 +204,7 @@ class Slurm:
         self.later = []
 
     def someone_resumes(self) -> None:
-        self.state = NodeState("IDLE", frozenset(), self.state.reason if self.keeps_reason else "")
+        self.state = NodeState("IDLE", frozenset(), *((self.state.reason, self.state.stamp) if self.keeps_reason else ()))
 
     def someone_drains(self, reason: str) -> None:
         self.state = drained(reason)
@@ -210,7 +244,17 @@ class Site:
             self.slurm.state = self.slurm.before_update
         self.slurm.before_update = None
         tools = Tools(
-            self.slurm, "n1", self.ledger, self.run_dir, inp.job, inp.mapping, lambda: False, self.lines.append, lambda: self.left_s, T0
+            self.slurm,
+            "n1",
+            self.ledger,
+            self.run_dir,
+            inp.job,
+            inp.mapping,
+            lambda: False,
+            self.lines.append,
+            lambda: self.left_s,
+            T0,
+            inp.policy,
         )
         outcome = execute(steps, tools)
         self.accepted.update(outcome.accepted)

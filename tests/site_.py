@@ -34,7 +34,7 @@ class Site:
 
     def write_policy(self, policy: dict[str, Any]) -> None:
         engine = {"backend": "sim", "world": self.world_file}
-        document = {"schema": 1, "engine": engine, "slurm": {"bin_dir": str(self.root)}, **policy}
+        document = {"schema": 1, "engine": engine, "slurm": {"bin_dir": str(self.root)}, "record": {"durable": True}, **policy}
         self.config.write_text(yaml.safe_dump(patient.policy(document)))
         self.config.chmod(0o644)
 

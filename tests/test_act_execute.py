@@ -35,7 +35,7 @@ def test_a_drain_is_placed_once_and_owned() -> None:
     assert outcome.troubles == ()
     assert not outcome.fail_hook
     assert site.slurm.state == drained(REASON)
-    assert site.ledger.own == OwnDrain(REASON, T0, True, (KEY,), ("GPU-x|79|49",))
+    assert site.ledger.own == OwnDrain(REASON, T0, True, (KEY,), ("GPU-x|79|49",), idle=True)
     assert site.ledger.pending == []
     for _ in range(3):
         site.run(FAULT)
@@ -223,9 +223,9 @@ def test_a_resume_ends_ownership_and_answers_its_events(keeps_reason: bool) -> N
 
 
 def test_R64_resume_own_drain_and_nothing_else() -> None:
-    resuming = policy(drain=Drain(resume="own"))
+    resuming = policy(drain=Drain(resume="own", resume_after_s=0))
     calm: dict[str, Any] = {"hook": "health_check", "job": None, "policy": resuming, "clean_passes": 3}
-    site = Site()
+    site = Site(slurm=Slurm(stamps=True))
     site.run(FAULT)
     site.run(**calm)
     assert site.slurm.state.base == "IDLE"
@@ -234,12 +234,12 @@ def test_R64_resume_own_drain_and_nothing_else() -> None:
     site.slurm.someone_drains("ADMIN SHUTDOWN")
     site.run(**calm)
     assert site.slurm.state.reason == "ADMIN SHUTDOWN"
-    site = Site()
+    site = Site(slurm=Slurm(stamps=True))
     site.run(FAULT)
     site.slurm.before_update = drained("ADMIN")
     site.run(**calm)
     assert site.slurm.state == drained("ADMIN")
-    site = Site()
+    site = Site(slurm=Slurm(stamps=True))
     site.run(FAULT)
     inp = site.input(decision(), **calm)
     site.slurm.behaviour = "down"
@@ -346,8 +346,8 @@ EVENTS = st.lists(
 def test_no_sequence_touches_a_foreign_drain_or_repeats_itself(
     events: list[tuple[str, str]], extend: bool, resume: bool, keeps_reason: bool
 ) -> None:
-    site = Site(slurm=Slurm(keeps_reason))
-    rules = policy(drain=Drain(extend=extend, resume="own" if resume else "off", resume_passes=1))
+    site = Site(slurm=Slurm(keeps_reason, stamps=True))
+    rules = policy(drain=Drain(extend=extend, resume="own" if resume else "off", resume_passes=1, resume_after_s=0))
     foreign = False  # a person or Slurm itself has taken the node out, and nobody has resumed it
     for number, (what, value) in enumerate(events):
         fault = decision(proposal("narrow", finding("XID-FATAL", number % 3, idents=(f"e{number}",)), of_job=True))

@@ -86,16 +86,16 @@ def test_events_open_when_the_node_was_last_out_are_settled_by_whoever_resumed_i
 
 @pytest.mark.parametrize(("resume", "standing", "resumes"), [("own", False, True), ("standing", False, False), ("standing", True, True)])
 def test_resume_of_what_a_reading_can_prove(resume: str, standing: bool, resumes: bool) -> None:
-    own = OWN._replace(standing=standing)
+    own = OURS._replace(standing=standing)
     healing = policy(drain=Drain(resume=resume, resume_passes=2))
-    inp = given(decision(), hook="health_check", job=None, policy=healing, own=own, node_state=drained(own.reason), clean_passes=2)
+    inp = given(decision(), hook="health_check", job=None, policy=healing, own=own, node_state=seen(own.reason), clean_passes=2)
     assert (sp.RESUME in kinds(plan(inp))) is resumes
 
 
 def test_a_fault_drains() -> None:
     inp = given(FAULT)
     inp = inp._replace(reason="nvhc: rendered")
-    assert plan(inp) == (Step(sp.DRAIN, reason="nvhc: rendered", keys=(KEY,), policy="test"),)
+    assert plan(inp) == (Step(sp.DRAIN, reason="nvhc: rendered", keys=(KEY,), policy="test", soft=True),)
 
 
 def test_without_a_rendered_reason_a_plain_one_is_used() -> None:
@@ -137,7 +137,7 @@ def test_an_intent_is_remembered_once() -> None:
 def test_an_intent_is_completed_by_a_later_run() -> None:
     pending = (Intent("drain", "nvhc: first", T0, (KEY,), ("GPU-x|79|49",)),)
     assert plan(given(decision(), intents=pending)) == (
-        Step(sp.DRAIN, reason="nvhc: first", keys=(KEY,), idents=("GPU-x|79|49",), policy="test"),
+        Step(sp.DRAIN, reason="nvhc: first", keys=(KEY,), idents=("GPU-x|79|49",), policy="test", soft=True),
     )
 
 
@@ -257,7 +257,7 @@ def test_a_request_that_was_applied_late_is_ours() -> None:
     pending = (Intent("drain", "nvhc: late", T0, (KEY,), ("GPU-x|79|49",)),)
     steps = plan(given(decision(), node_state=drained("nvhc: late"), intents=pending))
     assert kinds(steps) == [sp.OWN, sp.KEEP, sp.END_INTENT]
-    assert steps[0] == Step(sp.OWN, reason="nvhc: late", why=steps[0].why, keys=(KEY,), idents=("GPU-x|79|49",))
+    assert steps[0] == Step(sp.OWN, reason="nvhc: late", why=steps[0].why, keys=(KEY,), idents=("GPU-x|79|49",), soft=True)
 
 
 def test_a_late_extension_is_ours() -> None:
@@ -301,10 +301,15 @@ def test_a_late_drain_that_was_ended_before_we_saw_it() -> None:
 
 
 RESUME = policy(drain=Drain(resume="own", resume_passes=3))
+OURS = OWN._replace(stamp="root@1", idle=True, set_ns=T0 - 3600 * 10**9)  # an hour old
+
+
+def seen(reason: str, base: str = "IDLE") -> NodeState:
+    return drained(reason, base)._replace(stamp="root@1")
 
 
 def resume_input(**changes: Any) -> PlanInput:
-    base = {"hook": "health_check", "job": None, "policy": RESUME, "own": OWN, "node_state": drained("nvhc: ours"), "clean_passes": 3}
+    base = {"hook": "health_check", "job": None, "policy": RESUME, "own": OURS, "node_state": seen("nvhc: ours"), "clean_passes": 3}
     return given(decision(), **{**base, **changes})
 
 
@@ -319,16 +324,16 @@ def test_resume_of_our_own_drain() -> None:
         {"clean_passes": 2},
         {"hook": "epilog"},
         {"own": None},
-        {"own": OWN._replace(confirmed=False)},
-        {"own": OWN._replace(reason="nvhc: other")},
-        {"node_state": drained("ADMIN")},
-        {"node_state": drained("nvhc: ours", "MIXED")},
-        {"node_state": drained("nvhc: ours", "DOWN")},
+        {"own": OURS._replace(confirmed=False)},
+        {"own": OURS._replace(reason="nvhc: other")},
+        {"node_state": seen("ADMIN")},
+        {"node_state": seen("nvhc: ours", "MIXED")},
+        {"node_state": seen("nvhc: ours", "DOWN")},
         {"node_state": None},
         {"decision": decision(verdict="unknown")},
         {"decision": decision(proposal("note"))},
         {"intents": (Intent("drain", "nvhc: x", T0),)},
-        {"node_state": NodeState("IDLE", frozenset({"DRAIN", "REBOOT_REQUESTED"}), "nvhc: ours")},
+        {"node_state": NodeState("IDLE", frozenset({"DRAIN", "REBOOT_REQUESTED"}), "nvhc: ours", "root@1")},
     ],
 )
 def test_no_resume_of_anything_else(change: dict[str, Any]) -> None:
@@ -553,7 +558,7 @@ def test_what_no_plan_does(inp: PlanInput) -> None:
     assert len(set(new)) == len(new)
     assert not new or len(set(inp.exclusions) | set(new)) <= limits.max_excluded
     if not inp.decision.proposals and not inp.exclusions and not inp.own and not inp.intents:  # observe mode
-        assert set(kinds(steps)) <= {sp.NOTE}
+        assert set(kinds(steps)) <= {sp.NOTE, sp.SUSPECT}
     if inp.hook == "prolog" and not inp.policy.narrow.enabled:
         assert sp.NARROW not in kinds(steps)
 

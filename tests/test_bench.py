@@ -36,7 +36,7 @@ def test_hooks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     rows = figures(hooks, monkeypatch, tmp_path)
     assert {"prolog, healthy", "epilog, healthy", "health check, healthy", "epilog, fault: drained"} < set(rows)
     assert rows["epilog, fault: drained"]["value"] > rows["epilog, healthy"]["value"] > 0
-    assert "3 calls" in rows["epilog, fault: drained"]["note"]
+    assert "5 calls" in rows["epilog, fault: drained"]["note"]
 
 
 def test_reader(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

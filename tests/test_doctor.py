@@ -233,6 +233,7 @@ WRONG: list[tuple[dict[str, Any], str, str, str]] = [
     ({"slurm__settings": settings(healthcheckinterval="0")}, "slurm.health_check_interval", "warn", "never runs"),
     ({"slurm__settings": settings(healthchecknodestate="IDLE")}, "slurm.health_check_interval", "warn", "IDLE"),
     ({"slurm__scontrol_there": False}, "slurm.scontrol", "fail", "slurm.bin_dir"),
+    ({"slurm__sinfo_there": False}, "slurm.sinfo", "warn", "without counting"),
     ({"policy__narrowing": True}, "slurm.narrowing", "fail", "TaskProlog="),
     ({"policy__narrowing": True, "slurm__containers": ("pyxis (/etc/p)",)}, "slurm.containers", "warn", "pyxis"),
     ({"slurm__constrain": None}, "slurm.constrain", "unknown", "cgroup.conf"),

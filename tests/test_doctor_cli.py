@@ -31,6 +31,7 @@ def site(tmp_path: Path) -> Site:
     lines = [line.text for line in install.install(options).lines]
     site.slurm_conf.write_text("\n".join(["ClusterName=test", "MessageTimeout=120", "BatchStartTimeout=120", *lines, ""]))
     tool(tmp_path / "slurmd", "echo 'slurmd: Gres Name=gpu Type=h100 Count=8 Index=0 ID=7696487 File=/dev/nvidia[0-7] (null)' >&2")
+    tool(tmp_path / "sinfo", "exit 1")
     site.hook("health_check")
     return site
 

@@ -206,6 +206,7 @@ def test_slurmd_is_asked_without_touching_its_log(tmp_path: Path) -> None:
     assert facts.gres is not None
     assert facts.gres.files == ("/dev/nvidia0", "/dev/nvidia1")
     assert facts.scontrol_there
+    assert not facts.sinfo_there
     assert [words[1:] for words in asked] == [["-G", "-L", "/dev/null", "-N", "n1", "-f", str(tmp_path / "etc/slurm/slurm.conf")], ["-V"]]
     assert "missing" in look(tmp_path, answers(rc=None, problem="timeout")).listing.problem
     failed = look(tmp_path, answers("slurmd: debug\nslurmd: fatal: no such node\n", rc=1)).listing

@@ -15,7 +15,10 @@ PACKAGE = ROOT / "slurm_nvhc"
 
 ROOMS = {"sense", "compare", "judge", "act", "record"}
 BASE = {"model", "catalog", "policy", "slurm", "proc", "errors", "resources", "strict_yaml", "yaml_errors"}
-TOP = {"book", "context", "observation", "run_text", "pipeline", "hooks", "cli", "scenario", "doctor", "simulate"}
+TOP = {
+    "aftermath", "book", "cli", "context", "doctor", "hold", "hooks", "observation", "pipeline", "run_text", "scenario", "simulate",
+    "since_drain",
+}  # fmt: skip
 PURE = {"compare", "judge"}
 
 # What a hook's healthy path must not load: each of these costs more than the hook itself, or is not light by nature.

@@ -576,13 +576,11 @@ def test_the_stronger_finding_about_a_field_silences_the_weaker():
 
 
 def test_model_overlays_judge_by_their_own_numbers():
-    raw = {
-        "mode": "enforce", "narrow": {}, "expect": {}, "monitor": {}, "engine": {}, "slurm": {}, "drain": {}, "budgets": {},
-        "record": {}, "reread_wait_s": 2.0, "false_alarms": {}, "learn": {}, "user_report": {},
-        "rules": {"hot": {"finding": "SITE-RULE", "kind": "reading", "fields": ["gpu_temp"], "fail": [{"value_above": 80}]}},
-    }  # fmt: skip
     from slurm_nvhc.policy.compiled import build
+    from slurm_nvhc.policy.sections import defaults
 
+    hot = {"finding": "SITE-RULE", "kind": "reading", "fields": ["gpu_temp"], "fail": [{"value_above": 80}]}
+    raw = {**defaults(), "rules": {"hot": hot}}
     rules = build(raw, "h")._replace(by_model=(("*H100*", {"rules": {"hot": {"fail": [{"value_above": 90}]}}}),), raw=raw)
     now = snapshot(gpu(0, gpu_temp=85), gpu(1, gpu_temp=85, model="NVIDIA A100-SXM4-80GB"))
     assert verdicts(run("health_check", now, rules)) == {("SITE-RULE", uuid(1)): "fail"}

@@ -254,7 +254,7 @@ engine: {backend: sim, world: /tmp/world.json, timeout: 500ms}
 slurm: {bin_dir: /opt/slurm/bin, job_gpus: minor, timeout: 2}
 drain: {extend: true, resume: own, max_length: 100}
 budgets: {prolog: 5s, registration: 50s}
-record: {keep: 7d}
+record: {keep: 7d, durable: true}
 reread_wait: 1s
 """
     got = policy(text)
@@ -266,7 +266,7 @@ reread_wait: 1s
     assert got.slurm == compiled.Slurm("/opt/slurm/bin", "", "minor", 2.0)
     assert got.drain == compiled.Drain("", 100, True, "own", 3)
     assert got.budgets == compiled.Budgets(5.0, 20.0, 30.0, 50.0)
-    assert got.record == compiled.Record(7.0)
+    assert got.record == compiled.Record(7.0, True)
     assert got.reread_wait_s == 1.0
 
 

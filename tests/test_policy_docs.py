@@ -81,7 +81,8 @@ def test_every_field_and_every_code_of_a_rule_is_listed() -> None:
 @pytest.mark.parametrize(
     "struct",
     [schema.Level, schema.Rule, schema.Narrow, schema.Expect, schema.Monitor, schema.Engine, schema.Slurm, schema.Drain,
-     schema.Poisson, schema.Cusum, schema.FalseAlarms, schema.Peers, schema.UserReport, schema.Budgets, schema.Record, schema.PolicyFile],
+     schema.Poisson, schema.Cusum, schema.FalseAlarms, schema.Peers, schema.UserReport, schema.Budgets, schema.Record, schema.Reboot,
+     schema.SiteHooks, schema.Evidence, schema.Limits, schema.PolicyFile],
 )  # fmt: skip
 def test_every_key_is_described(struct: type[msgspec.Struct]) -> None:
     for key in struct.__struct_fields__:

@@ -18,7 +18,7 @@ from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.model.change import Change
 from slurm_nvhc.model.finding import Evidence, Finding
 from slurm_nvhc.model.look import Look
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import Ended, Exclusion, Intent, OwnDrain
 from slurm_nvhc.model.reading import NoData
 from slurm_nvhc.model.snapshot import GpuIdentity, GpuState
 from slurm_nvhc.record import query
@@ -79,8 +79,10 @@ def test_exclusions(ledger: Ledger) -> None:
     ledger.exclude(Exclusion(build.uuid(1), "XID-APP", "later", "nvhc", T0 + 2))
     assert ledger.exclusions()[0] == first
     assert len(ledger.exclusions()) == 2
-    assert ledger.release(build.uuid(1)) is True
-    assert ledger.release(build.uuid(1)) is False
+    ended = Ended(first, "released", "alice", "repaired", T0 + 3)
+    assert ledger.end_exclusion(ended) is True
+    assert ledger.end_exclusion(ended) is False
+    assert ledger.protective().ended == (ended,)
     assert [e.uuid for e in ledger.exclusions()] == [build.uuid(2)]
 
 
@@ -252,9 +254,20 @@ def test_runs_come_back_as_they_were(ledger: Ledger) -> None:
     finding = Finding("NVL-STORM", f"{build.uuid(3)}/link11", "link", "fail", "m", evidence, {"pci": "x"}, idents=("e",))
     change = Change(f"{build.uuid(2)}/link1", "nvlink_replay", NoData("blank"), 7, "unknown", None, 2.5, "blank before")
     given = run(
-        job_id="8812", user="ada", partition="gpu", gpus=(build.uuid(1),), policy_hash="h", snapshot=build.snapshot(build.gpu(1)),
-        before_run=1, changes=(change,), findings=(finding,), decision={"verdict": "fail"}, steps=({"do": "drain"},),
-        outcome={"done": True}, exit_code=97, verdict="fail",
+        job_id="8812",
+        user="ada",
+        partition="gpu",
+        gpus=(build.uuid(1),),
+        policy_hash="h",
+        snapshot=build.snapshot(build.gpu(1)),
+        before_run=1,
+        changes=(change,),
+        findings=(finding,),
+        decision={"verdict": "fail"},
+        steps=({"do": "drain"},),
+        outcome={"done": True},
+        exit_code=97,
+        verdict="fail",
     )
     number = ledger.record_run(given)
     assert ledger.runs_of_job("8812") == (given._replace(id=number, snapshot=None),)
@@ -459,5 +472,5 @@ def test_the_mirror_is_plain_json(ledger: Ledger, folder: str) -> None:
     ledger.exclude(Exclusion("GPU-a", "X", "why", "nvhc", 1))
     with open(os.path.join(folder, "protective.json"), encoding="ascii") as file:
         document = json.load(file)
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["exclusions"][0]["uuid"] == "GPU-a"

@@ -16,10 +16,14 @@ import pytest
 from build import gpu, later, snapshot
 
 from slurm_nvhc.compare import since
-from slurm_nvhc.model.protective import Exclusion, Intent, OwnDrain
+from slurm_nvhc.model.protective import Ended, Exclusion, Intent, OwnDrain
 from slurm_nvhc.record import ledger as ledger_module
 from slurm_nvhc.record.ledger import Ledger
 from slurm_nvhc.record.run import Run
+
+
+def _ended(uuid: str) -> Ended:
+    return Ended(Exclusion(uuid, "NVL-STORM", "", "nvhc", 0), "released", "alice", "", 0)
 
 
 @pytest.fixture
@@ -162,7 +166,7 @@ def writer(folder: str, start: int, acks: int) -> None:
             ledger.add_intent(Intent("drain", f"nvhc: {i}", i))
             ledger.set_own_drain(OwnDrain(f"nvhc: {i}", i, True))
             if i >= 3:
-                ledger.release(f"GPU-{i - 3}")  # bounds the state; promised as well
+                ledger.end_exclusion(_ended(f"GPU-{i - 3}"))  # bounds the state; promised as well
                 ledger.end_intent(Intent("drain", f"nvhc: {i - 3}", i))
             ledger.fold_memory(lambda m, look, i=i: (None, {"last": i}, look))
             os.write(acks, b"%d\n" % i)
@@ -207,7 +211,7 @@ def test_killed_between_mirror_and_database_the_change_is_made(folder: str, chan
             if change == "exclude":
                 ledger.exclude(Exclusion("GPU-2", "X", "", "nvhc", 2))
             else:
-                ledger.release("GPU-1")
+                ledger.end_exclusion(_ended("GPU-1"))
 
     assert forked.wait([forked.start(dies)]) == [-9]
     with Ledger.open(folder, 5.0) as ledger:

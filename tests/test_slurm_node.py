@@ -103,7 +103,7 @@ def test_commands_and_their_environment(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("LD_PRELOAD_X", "evil")
     commands = scontrol(tmp_path, f"cat {tmp_path}/show")
     (tmp_path / "show").write_text(V22.format(state="IDLE+DRAIN", reason="   Reason=x y [root@t]"))
-    assert commands.node_state("n1") == NodeState("IDLE", frozenset({"DRAIN"}), "x y")
+    assert commands.node_state("n1") == NodeState("IDLE", frozenset({"DRAIN"}), "x y", "root@t", ("gpu",))
     commands.drain("n1", "nvhc: a 'b' $(c) …")
     commands.resume("n1")
     assert (tmp_path / "args").read_text().splitlines() == [

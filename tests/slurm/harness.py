@@ -176,8 +176,9 @@ class Cluster:
             self.start_slurmd(name)
         wait_until("all nodes to be idle", lambda: {n.state for n in self.nodes()} == {"idle"})
 
-    def start_slurmd(self, name: str) -> None:
-        slurmd = [f"{SBIN}/slurmd", "-N", name, "-f", str(self.slurm_conf)]
+    def start_slurmd(self, name: str, rebooted: bool = False) -> None:
+        """rebooted: it says that the node was booted just now, as after a reboot."""
+        slurmd = [f"{SBIN}/slurmd", *(["-b"] if rebooted else []), "-N", name, "-f", str(self.slurm_conf)]
         if self.uts:
             slurmd = ["unshare", "--uts", "sh", "-c", f'hostname {name}; exec "$@"', "sh", *slurmd]
         self._daemon(slurmd)

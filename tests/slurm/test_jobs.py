@@ -73,9 +73,8 @@ def test_storm_drains_with_the_whole_story(start) -> None:
     node = site.cluster.wait_node("drained")
     assert node.user == "root"
     uuid, pci = site.uuid(3), site.world().gpu("g3").identity.pci
-    assert re.fullmatch(
-        rf"nvhc: NVL-STORM gpu3 {re.escape(uuid[:8])}\S* {re.escape(pci)} link11 replay \+21200 in 41m job {job.job_id}", node.reason
-    )
+    said = rf"nvhc: NVL-STORM gpu3 {re.escape(uuid[:8])}\S* {re.escape(pci)} link11 replay \+21200 in 41m job {job.job_id}; do: reset GPU"
+    assert re.fullmatch(said, node.reason)
     assert site.cluster.job(job.job_id).state == "COMPLETED"
 
 
@@ -134,7 +133,7 @@ def test_only_the_guilty_gpus_job_is_judged(start) -> None:
     second.finish()
     node = site.cluster.wait_node("drained")
     assert node.reason.startswith("nvhc: NVL-STORM gpu5 ")
-    assert node.reason.endswith(f" job {second.job_id}")
+    assert f" job {second.job_id}; do: " in node.reason
 
 
 def test_health_check_drains_an_idle_node_once(start) -> None:
