@@ -122,7 +122,8 @@ def parser() -> argparse.ArgumentParser:
     exclude = command(
         gpu, "exclude", "gpu:exclude", "take just this GPU out, under the same conditions as the policy does",
         "narrow: it is hidden from jobs from their prolog on. quarantine: a placeholder job holds it, at once when it is free,\n"
-        "else from the epilog of the job that uses it. Where neither can be kept up it is refused: then drain the node.",
+        "else from the epilog of the job that uses it. Where neither can be kept up it is refused: then drain the node.\n"
+        "A placeholder job that Slurm refuses leads to a drain, as it does by the policy.",
     )  # fmt: skip
     exclude.add_argument("gpu", metavar="GPU", help=named)
     exclude.add_argument("--why", required=True, metavar="TEXT", help="the reason, for `nvhc gpu list` and the drain that may follow")
