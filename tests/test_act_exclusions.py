@@ -65,7 +65,7 @@ def test_an_exclusion_remembers_way_place_and_age() -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"durable": False}, "would not survive a reboot"),
+        ({"durable": False}, "does not survive a reboot"),
         ({"mapping": mapping(2, 3, exact=False)}, "position is not certain"),
         ({"alloc": False}, "PrologFlags has no Alloc"),
         ({"alloc": None}, "it is not known whether PrologFlags has Alloc"),

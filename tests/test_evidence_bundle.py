@@ -5,10 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
 import build
+import patient
 import pytest
 from act_fakes import finding, mapping, uuid
 
@@ -164,14 +166,24 @@ def test_the_bug_report_lies_beside_its_bundle(tmp_path: Path, monkeypatch: pyte
     assert os.stat(report).st_mode & 0o777 == 0o600
 
 
+def runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
 def test_a_bug_report_that_hangs_is_killed_and_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pids = tmp_path / "pids"
     script(tmp_path, monkeypatch, f'echo part >"$2"; sleep 300 & echo $! >{pids}; wait')
-    told = evidence.bug_report(str(tmp_path / "20270115T080000Z-X-1.json"), 1.5)
+    told = evidence.bug_report(str(tmp_path / "20270115T080000Z-X-1.json"), 5)
     assert "killed after" in told
     assert told.endswith(f"what there is: {tmp_path}/20270115T080000Z-X-1.bug-report.log")
-    child = Path(f"/proc/{pids.read_text().strip()}/stat")
-    assert not child.exists() or child.read_text().split()[2] == "Z", "its children too"
+    pid = pids.read_text().strip()
+    end = time.monotonic() + patient.PROCESS_S
+    while runs(pid):  # killed, but not dead at once on a busy machine
+        assert time.monotonic() < end, "its children too"
+        time.sleep(0.01)
 
 
 def test_a_bug_report_that_fails_or_has_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

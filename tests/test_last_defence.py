@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def test_what_was_decided_is_kept_when_writing_it_down_breaks(tmp_path: Path, mo
     assert callable(getattr(pipeline, name))
     monkeypatch.setattr(pipeline, name, breaks)
     monkeypatch.setattr(pipeline.log, "warning", lines.append)
+    monkeypatch.setattr(main, "_STARTED", time.monotonic())  # the budget of a process that begins now
     monkeypatch.setattr(main, "_limit", lambda seconds: None)  # no alarm in the test's own process
     monkeypatch.setattr(main.signal, "signal", lambda *_arguments: None)
     monkeypatch.setattr(main.os, "environ", site.environment(8812))
@@ -99,7 +101,7 @@ def test_nobody_waits_for_a_program_of_the_site(tmp_path: Path) -> None:
 def test_a_disk_that_is_slow_lets_no_job_start_on_a_fault(tmp_path: Path) -> None:
     """The launcher lets the job start when it has to kill the hook; what was decided before counts."""
     site = Site(tmp_path)
-    site.write_policy({**DRAINS, "budgets": {"prolog": "6s"}})
+    site.write_policy({**DRAINS, "budgets": {"prolog": "15s"}})
     reason = site.slurm()
     with site.edit() as world:
         world.set("g0.395", 1)
