@@ -29,7 +29,7 @@ REBOOT_PROGRAM = "RebootProgram={root}/reboot.sh\nResumeTimeout=60"
 def a_site(more: str = "", conf: str = REBOOT_PROGRAM) -> Site:
     site = Site(POLICY + more, health_check=1, conf=conf)
     root = site.cluster.root
-    program(root / "reboot.sh", f"date +%s >>{root}/rebooted; cp {root}/on_reboot.json {root}/told_before 2>/dev/null")
+    program(root / "reboot.sh", f"cp {root}/on_reboot.json {root}/told_before 2>/dev/null; date +%s >>{root}/rebooted")
     return site
 
 
