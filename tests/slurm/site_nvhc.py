@@ -134,6 +134,7 @@ class Site:
 
     def write_policy(self, rules: str) -> None:
         document = {
+            "record": {"durable": True},  # a chroot, or a temporary directory in memory, is not what these tests are about
             **yaml.safe_load(rules),
             "engine": {"backend": "sim", "world": self.worlds["n1"]},
             "nodes": {name: {"engine": {"world": path}} for name, path in self.worlds.items()},
