@@ -76,7 +76,7 @@ def _timeout_is_done(stack: contextlib.ExitStack) -> None:
 
 def _timeout_is_not_done(stack: contextlib.ExitStack) -> None:
     def forgotten(hands: Hands, step: Any, done: Done) -> Done:
-        drains._settle(hands)
+        hands.end_intents(st.DRAIN)
         return done
 
     _in(stack, drains, "_after_timeout", forgotten)

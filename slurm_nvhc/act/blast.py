@@ -95,7 +95,7 @@ def count_again(hands: Hands, step: Step) -> Done:
     try:
         state = hands.state()
         if not (state.out and state.reason == step.reason):
-            _end(hands, outbox.RECOUNT, outbox.WITHDRAW)
+            hands.end_intents(outbox.RECOUNT, outbox.WITHDRAW)
             return Done(step, state.out, "somebody else changed the node meanwhile: left as it is")
         place = limits.beyond(_places(hands, fleet, step, state)) if state.partitions else None
     except SlurmError as exc:
@@ -119,29 +119,22 @@ def _withdraw(hands: Hands, step: Step, seen: NodeState, text: str) -> Done:
     try:
         state = hands.state()
         if not _only_ours(state, step.reason, stamp):
-            _end(hands, st.DRAIN, outbox.RECOUNT, outbox.WITHDRAW)
+            hands.end_intents(st.DRAIN, outbox.RECOUNT, outbox.WITHDRAW)
             return Done(step, state.out, f"{text}; somebody else changed the node meanwhile: left as it is")
         tools.slurm.undrain(tools.node, hands.time())
     except SlurmError as exc:
         hands.failed(step, exc)
-        if exc.kind != TIMEOUT or not _seen_back(hands):
+        if exc.kind != TIMEOUT or not hands.in_service():
             return Done(step, True, f"{text}; could not be taken back, the next hook tries again: {exc}")
     hands.taken_back.add(step.reason)
     hands.keep(lambda p: p.set_own_drain(None))
-    _end(hands, outbox.RECOUNT, outbox.WITHDRAW)
+    hands.end_intents(outbox.RECOUNT, outbox.WITHDRAW)
     tools.log(f"took back our drain of {tools.node}: {text}")
     return Done(step, False, text)
 
 
 def _only_ours(state: NodeState, reason: str, stamp: str) -> bool:
     return state.out and state.reason == reason and state.stamp == stamp and "DRAIN" in state.flags and state.flags <= _HARMLESS
-
-
-def _seen_back(hands: Hands) -> bool:
-    try:
-        return not hands.state().out
-    except SlurmError:
-        return False  # the intent stays; the next hook reads first
 
 
 def _hold_back(hands: Hands, step: Step, text: str, gone: str = "") -> None:
@@ -157,13 +150,7 @@ def _hold_back(hands: Hands, step: Step, text: str, gone: str = "") -> None:
 
 def _counted(hands: Hands) -> None:
     """Our drain is within the limits and stays: nothing is left to be done."""
-    _end(hands, st.DRAIN, outbox.RECOUNT, outbox.WITHDRAW)
-
-
-def _end(hands: Hands, *kinds: str) -> None:
-    for intent in hands.intents():
-        if intent.kind in kinds:
-            hands.keep(lambda p, i=intent: p.end_intent(i))  # type: ignore[misc]
+    hands.end_intents(st.DRAIN, outbox.RECOUNT, outbox.WITHDRAW)
 
 
 def _places(hands: Hands, fleet: FleetCommands, step: Step, state: NodeState) -> tuple[Place, ...]:

@@ -53,13 +53,10 @@ def drain(hands: Hands, step: Step) -> Done:
 
 
 def _after_timeout(hands: Hands, step: Step, done: Done) -> Done:
-    try:
-        state = hands.state()
-    except SlurmError:
-        return done  # the intent stays, and with it the reason by which a late drain is known as ours
-    if state.out:
+    state = hands.look()
+    if state is not None and state.out:
         return _found_out(hands, step, state)
-    return done
+    return done  # the intent stays, and with it the reason by which a late drain is known as ours
 
 
 def _found_out(hands: Hands, step: Step, state: NodeState) -> Done:
@@ -70,7 +67,7 @@ def _found_out(hands: Hands, step: Step, state: NodeState) -> Done:
     if state.reason == step.reason:
         return _placed(hands, step, blast.usable(hands) is not None, "Slurm has it", state.stamp)
     # Another hook of ours may just be at it: its intent is its own to end.
-    _settle(hands, but=state.reason)
+    hands.end_intents(st.DRAIN, but=state.reason)
     return Done(step, True, "the node was taken out meanwhile, its reason stays")
 
 
@@ -78,14 +75,14 @@ def _placed(hands: Hands, step: Step, again: bool, note: str, stamp: str = "") -
     """again: who else drained meanwhile is still to be counted."""
     if again:
         blast.watch(hands, step)
-    seen = None if stamp else _look(hands)
+    seen = None if stamp else hands.look()
     stamp = stamp or _stamp(seen, step.reason)
     # Only what is seen right after the change: a drain that Slurm had already may be older than a job's end.
     idle = seen is not None and seen.reason == step.reason and seen.base == "IDLE" and seen.flags == {"DRAIN"}
     own = OwnDrain(step.reason, hands.tools.now_ns, True, step.keys, step.idents, step.standing, stamp, idle=idle)
     hands.deeds.append(step._replace(kind=st.DRAIN))
     if hands.keep(lambda p: p.set_own_drain(own)):
-        _settle(hands)
+        hands.end_intents(st.DRAIN)
     hands.tools.log(f"drained {hands.tools.node}: {step.reason}")
     if seen is not None and not seen.out:
         # A prolog that failed its job now would have Slurm drain the node that somebody has just resumed.
@@ -96,24 +93,9 @@ def _placed(hands: Hands, step: Step, again: bool, note: str, stamp: str = "") -
     return done._replace(detail=done.detail or note)
 
 
-def _look(hands: Hands) -> Optional[NodeState]:
-    """The node after a change of ours; None when it can not be told (a later hook looks again)."""
-    try:
-        return hands.state()
-    except SlurmError:
-        return None
-
-
 def _stamp(state: Optional[NodeState], reason: str) -> str:
     """Who set this reason and when; '' = not seen."""
     return state.stamp if state is not None and state.out and state.reason == reason else ""
-
-
-def _settle(hands: Hands, but: str = "") -> None:
-    """End the intents to drain, except the one with reason ``but``."""
-    for intent in hands.intents():
-        if intent.kind == st.DRAIN and intent.reason != but:
-            hands.keep(lambda p, i=intent: p.end_intent(i))  # type: ignore[misc]
 
 
 def _tried(hands: Hands, intent: Intent) -> None:
@@ -137,10 +119,10 @@ def extend(hands: Hands, step: Step) -> Done:
         if exc.kind != TIMEOUT:
             hands.keep(lambda p: p.end_intent(Intent(st.DRAIN, step.reason, tools.now_ns)))
         return hands.failed(step, exc)
-    stamp = _stamp(_look(hands), step.reason)
+    stamp = _stamp(hands.look(), step.reason)
     longer = own._replace(reason=step.reason, keys=step.keys, idents=step.idents, standing=step.standing, stamp=stamp)
     if hands.keep(lambda p: p.set_own_drain(longer)):
-        _settle(hands)
+        hands.end_intents(st.DRAIN)
     return Done(step, True)
 
 
@@ -166,19 +148,12 @@ def resume(hands: Hands, step: Step) -> Done:
             hands.keep(lambda p: p.end_intent(mine))
             return done
         _tried(hands, mine)
-        if not _in_service(hands):
+        if not hands.in_service():
             return done  # the intent stays: the next hook looks whether it was applied
     hands.keep(lambda p: p.set_own_drain(None))
     hands.keep(lambda p: p.end_intent(mine))
     tools.log(f"resumed {tools.node}: {step.why}")
     return Done(step, True)
-
-
-def _in_service(hands: Hands) -> bool:
-    try:
-        return not hands.state().out
-    except SlurmError:
-        return False
 
 
 def bar(hands: Hands, step: Step) -> Done:

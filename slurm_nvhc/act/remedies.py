@@ -60,11 +60,8 @@ def _counted(hands: Hands, mine: Intent) -> bool:
 
 def _look(hands: Hands, mine: Intent, done: Done) -> Done:
     """Did slurmctld take it? ``done`` when that can not be seen: the intent stays, and a later hook looks again."""
-    try:
-        state = hands.state()
-    except SlurmError:
-        return done
-    if state.rebooting:
+    state = hands.look()
+    if state is not None and state.rebooting:
         own = hands.own_drain()
         if own is not None and own.reason == state.ground:
             # The request set a stamp of its own: should it be cancelled, the drain is still known as ours.

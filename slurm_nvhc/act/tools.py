@@ -186,6 +186,24 @@ class Hands:
             raise SlurmError(MISSING, "squeue", "", "jobs can not be asked for here")
         return self.tools.jobs
 
+    def look(self) -> Optional[NodeState]:
+        """The node after a change of ours; None when that can not be told: what was written down stays, a later hook looks again."""
+        try:
+            return self.state()
+        except SlurmError:
+            return None
+
+    def in_service(self) -> bool:
+        """Seen to take jobs. False also when that can not be told."""
+        state = self.look()
+        return state is not None and not state.out
+
+    def end_intents(self, *kinds: str, but: str = "") -> None:
+        """End all intents of these kinds, except one with reason ``but``."""
+        for intent in self.intents():
+            if intent.kind in kinds and intent.reason != but:
+                self.keep(lambda p, i=intent: p.end_intent(i))  # type: ignore[misc]
+
     def failed(self, step: Step, exc: SlurmError) -> Done:
         self.troubles.append(Trouble("MON-SLURM", "slurm", str(exc)))
         return Done(step, False, str(exc))
