@@ -26,6 +26,9 @@ class Code(NamedTuple):
     hard: bool = False
 
 
+# What an active test says of hardware: it proves what was suspected.
+PROOFS: Final = ("DIAG-FAIL",)
+
 ALL: Final = (
     Code("NVL-STORM", "link", "an NVLink retries or corrupts at a rate that no healthy link shows", "reset the GPU; if it returns, reseat or replace GPU or baseboard"),
     Code("NVL-REPLAY", "link", "an NVLink had to resend data", "watch; if it returns on the same link, run the field diagnostic"),
@@ -96,6 +99,11 @@ ALL: Final = (
     Code("CONFIG-CLOCKS", "gpu", "somebody's setting holds the clocks down", "nvidia-smi -rac, -rgc"),
     Code("GPU-EXCLUDED", "gpu", "the GPU was excluded earlier and not released since", "repair it, then `nvhc gpu release`"),
     Code("DCGM-HEALTH", "gpu", "DCGM's own health check complains: evidence, at most a warning", "look at what is found beside it; set aside: nothing"),
+    Code("DIAG-FAIL", "gpu", "a DCGM diagnostic failed on hardware", "field diagnostic; RMA once it agrees"),
+    Code("DIAG-SOFTWARE", "node", "DCGM's software checks complain", "see the text; a fault of the hardware has a finding of its own"),
+    Code("DIAG-NO-RESULT", "gpu", "a diagnostic that was asked for says nothing: not run, skipped, busy, stopped", "see why; the GPU is neither cleared nor convicted"),
+    Code("DIAG-PASS", "gpu", "a DCGM diagnostic passed", "none; what it does not test, it does not clear"),
+    Code("SDC-DIGEST", "gpu", "the same work gave another result than on other GPUs, or than before on this one", "run it again; field diagnostic, and keep jobs off until it is explained"),
     Code("SITE-RULE", "gpu", "a rule of this site without a code of its own", "see the site's policy"),
     Code("NO-DATA", "gpu", "readings that rules need could not be had", "see which; the GPU is neither ok nor bad"),
     Code("NO-BASELINE", "node", "the job's start was not seen, so its changes are unknown", "PrologFlags=Alloc makes the prolog run on every node"),
@@ -109,6 +117,7 @@ ALL: Final = (
     Code("MON-HOST", "monitor", "a device of the node does not answer the kernel", "see the detail; look for its driver in the kernel log"),
     Code("MON-POLICY", "monitor", "the policy file is broken; the last good one stays in force", "run `nvhc policy check`"),
     Code("MON-LEDGER", "monitor", "the ledger failed", "check disk space and permissions of the state directory"),
+    Code("MON-DIAG", "monitor", "a DCGM diagnostic could not be run or read, or was left running", "see the detail; `nvhc doctor`, `nvhc diag --stop`"),
     Code("MON-SLURM", "monitor", "a Slurm command failed", "check slurmctld and the slurm section of the policy"),
     Code("MON-GRES", "monitor", "GPU positions could not be resolved from gres.conf", "give a File= list in gres.conf"),
     Code("MON-ENVIRONMENT", "monitor", "the hook's environment is not what Slurm gives", "is the hook run by slurmd?"),

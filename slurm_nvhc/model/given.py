@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, NamedTuple, Optional
 
+from slurm_nvhc.model.diag import Report
 from slurm_nvhc.model.earlier import Earlier
 from slurm_nvhc.model.history import Health, History, Incident
 from slurm_nvhc.model.job import GpuMapping
@@ -19,6 +20,7 @@ class Given(NamedTuple):
     learned: what was normal here; not kept with a run, since the ledger tells since when each of it holds
     history: the engine's samples; not kept with a run, which has a short timeline of them (model/timeline.py)
     earlier: the runs in the job's time; not kept with a run, since they are runs themselves
+    diag: what a diagnostic of this run said, None when there was none; kept with what the run did (Run.outcome)
     """
 
     mapping: GpuMapping
@@ -32,6 +34,7 @@ class Given(NamedTuple):
     health: Optional[Health] = None
     history: Optional[History] = None
     earlier: tuple[Earlier, ...] = ()
+    diag: Optional[Report] = None
 
 
 def to_json(given: Given, snapshot: Snapshot) -> dict[str, Any]:

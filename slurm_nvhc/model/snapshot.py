@@ -35,6 +35,11 @@ class GpuIdentity(NamedTuple):
     vbios: str = ""
     mig: Optional[bool] = None
 
+    @property
+    def name(self) -> str:
+        """For people: "gpu3"; where it has no index, the beginning of its UUID, which commands take as well."""
+        return f"gpu{self.nvml_index}" if self.nvml_index is not None else self.uuid[:12]
+
 
 class GpuState(NamedTuple):
     identity: GpuIdentity

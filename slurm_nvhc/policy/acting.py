@@ -15,6 +15,7 @@ class Drain(NamedTuple):
     max_length: characters of a reason. resume: after resume_passes clean health checks in a row, "standing"
     ends our own drains for what every reading shows, "own" all of ours (an idle node shows no errors).
     resume_after_s: not sooner than this after the drain. resume_per_day: after so many, only an administrator resumes.
+    resume_diagnostic: and only after this diagnostic has passed on every GPU since the drain (a level, or tests); () = none.
     """
 
     template: str = ""
@@ -24,6 +25,7 @@ class Drain(NamedTuple):
     resume_passes: int = 3
     resume_after_s: float = 600.0
     resume_per_day: int = 2
+    resume_diagnostic: tuple[str, ...] = ()
 
 
 class Narrow(NamedTuple):
@@ -131,3 +133,55 @@ class Evidence(NamedTuple):
     dir: str = ""
     keep: int = 20
     bug_report: bool = False
+
+
+class Diagnostics(NamedTuple):
+    """Which DCGM diagnostics hooks run, and when; () = none. Each is one level ("1" to "4"), or names of tests.
+
+    prolog:  on the job's GPUs before it starts
+    epilog:  on the job's GPUs that its changes accuse (epilog_when "accused"), or on all of them: after a job with an exit
+             code of ``exit_codes`` (() = any but 0) where it is "failed", or "always"
+    drained: by the health check, on a node that our own drain keeps empty, once per drain
+    min_gpus, min_nodes: only for jobs at least this large (GPUs on this node, nodes)
+    require: tests that must give a result; one that was skipped or not found is a warning by name
+    parameters: as DCGM takes them
+    through, dcgmi: see model/diag.py
+
+    What does not fit in the hook's time is not run, and that is said. Levels 2 and above need the GPU for themselves.
+    """
+
+    prolog: tuple[str, ...] = ()
+    epilog: tuple[str, ...] = ()
+    drained: tuple[str, ...] = ()
+    epilog_when: str = "accused"
+    exit_codes: tuple[int, ...] = ()
+    min_gpus: int = 1
+    min_nodes: int = 1
+    require: tuple[str, ...] = ()
+    parameters: tuple[str, ...] = ()
+    through: str = "auto"
+    dcgmi: str = "/usr/bin/dcgmi"
+
+
+class Isolate(NamedTuple):
+    """What `nvhc isolate` runs. traffic: a command and its arguments that moves data between the GPUs it sees, () = none.
+
+    alone: one for a single GPU; () = ``traffic``. In arguments {gpus} is the number of GPUs, {seconds} the time to
+           fill; {uuids} and {dcgm_ids} name them.
+    seconds: of traffic per step, as far as the command can be told. timeout_s: then the step is ended.
+    """
+
+    traffic: tuple[str, ...] = ()
+    alone: tuple[str, ...] = ()
+    seconds: float = 30.0
+    timeout_s: float = 180.0
+
+
+class Screen(NamedTuple):
+    """A site's own command whose result must be the same on every GPU. () = there is none. timeout_s: per GPU.
+
+    It is run with one GPU visible and prints one line, the digest of what it computed.
+    """
+
+    command: tuple[str, ...] = ()
+    timeout_s: float = 120.0

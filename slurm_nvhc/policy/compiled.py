@@ -11,14 +11,17 @@ from typing import Any, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.policy.acting import (
     Checkpoint,
+    Diagnostics,
     Drain,
     Evidence,
+    Isolate,
     Limit,
     Limits,
     Narrow,
     Quarantine,
     Reboot,
     Requeue,
+    Screen,
     SiteHooks,
 )
 
@@ -55,6 +58,20 @@ class Peers(NamedTuple):
     mad: float = 3.0
 
 
+class Diag(NamedTuple):
+    """Which results of a diagnostic are meant: those with one of these statuses, and with what else is not empty.
+
+    tests: DCGM's plugin names. errors: DCGM_FR_ numbers; other: any error that no enabled rule names, and one without a number.
+    severities: as DCGM says them; "none": it says none.
+    """
+
+    status: tuple[str, ...]
+    tests: tuple[str, ...] = ()
+    errors: tuple[int, ...] = ()
+    other: bool = False
+    severities: tuple[str, ...] = ()
+
+
 class Level(NamedTuple):
     """Conditions that must all hold for a rule to warn or fail. None means "not asked".
 
@@ -75,6 +92,7 @@ class Level(NamedTuple):
     sxid:          numbers of NVSwitch events; () = any
     fatal:         event rules: only events whose line says fatal (True), or does not (False)
     lost:          presence rule: an expected GPU does not answer
+    diag:          diag rule: a result of a DCGM diagnostic, see Diag
     consecutive/spacing_s: seen this often in a row, looks at least spacing_s apart; 0: at least Policy.reread_wait_s
     settle_s:      not before this long after boot, driver load or the GPU's reset; what is seen before is not counted for
                    consecutive. Growth over a window that began before is a warning at most, and is no hit.
@@ -120,6 +138,7 @@ class Level(NamedTuple):
     sxid: Optional[tuple[int, ...]] = None
     fatal: Optional[bool] = None
     lost: bool = False
+    diag: Optional[Diag] = None
     consecutive: int = 1
     spacing_s: float = 0.0
     settle_s: float = 0.0
@@ -136,9 +155,9 @@ class Level(NamedTuple):
 
 
 class Rule(NamedTuple):
-    """One rule. ``fields`` are catalogue names; for event and presence rules it is empty.
+    """One rule. ``fields`` are catalogue names; for the other kinds it is empty.
 
-    kind:  "reading", "event" or "presence"
+    kind:  "reading", "event", "presence" or "diag"
     warn, fail: alternatives; one that holds is enough
     text:  (warn, fail) conditions as the administrator wrote them, for evidence
     sticky: an event that makes the GPU bad until reboot or until an administrator resumes the node
@@ -284,6 +303,9 @@ class Policy(NamedTuple):
     reboot: Reboot = Reboot()
     site_hooks: SiteHooks = SiteHooks()
     evidence: Evidence = Evidence()
+    diagnostics: Diagnostics = Diagnostics()
+    isolate: Isolate = Isolate()
+    screen: Screen = Screen()
     kill_switch: str = ""
     by_model: tuple[tuple[str, Mapping[str, Any]], ...] = ()
     raw: Mapping[str, Any] = {}
@@ -345,6 +367,8 @@ def _level(raw: Mapping[str, Any]) -> Level:
     for key, kind in (("poisson", Poisson), ("cusum", Cusum), ("peers", Peers)):
         if key in values:
             values[key] = kind(**values[key])
+    if "diag" in values:
+        values["diag"] = Diag(**_tuples(values["diag"]))
     for key in ("unless", "only_when"):
         if key in values:
             values[key] = tuple((str(field), tuple(known)) for field, known in values[key])
@@ -361,6 +385,11 @@ def _rule(name: str, raw: Mapping[str, Any]) -> Rule:
     return Rule(name=name, **fields)
 
 
+def _tuples(section: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON gives lists back."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in section.items()}
+
+
 def build(raw: Mapping[str, Any], policy_hash: str) -> Policy:
     """A Policy from the normalised form (see policy/compile.py). KeyError, TypeError, ValueError when it is not that."""
     return Policy(
@@ -372,7 +401,7 @@ def build(raw: Mapping[str, Any], policy_hash: str) -> Policy:
         monitor=Monitor(**raw["monitor"]),
         engine=Engine(**{**raw["engine"], "bindings": tuple(raw["engine"].get("bindings", ()))}),
         slurm=Slurm(**raw["slurm"]),
-        drain=Drain(**raw["drain"]),
+        drain=Drain(**_tuples(raw["drain"])),
         budgets=Budgets(**raw["budgets"]),
         record=Record(**raw["record"]),
         reread_wait_s=raw["reread_wait_s"],
@@ -386,6 +415,9 @@ def build(raw: Mapping[str, Any], policy_hash: str) -> Policy:
         reboot=Reboot(**raw["reboot"]),
         site_hooks=SiteHooks(**raw["site_hooks"]),
         evidence=Evidence(**raw["evidence"]),
+        diagnostics=Diagnostics(**_tuples(raw["diagnostics"])),
+        isolate=Isolate(**_tuples(raw["isolate"])),
+        screen=Screen(**_tuples(raw["screen"])),
         kill_switch=raw["kill_switch"],
     )
 

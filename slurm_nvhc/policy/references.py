@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 from typing import Any, Final, Union
 
+from slurm_nvhc.catalog import diags
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model.times import parse_duration
 from slurm_nvhc.yaml_errors import nearest, text_hint
 
+MAX_DIAG_ERROR: Final = 9999
 MAX_NODE_NAMES: Final = 10_000  # of all node patterns of one file together a few clusters' worth
 
 BITS: Final = {
@@ -146,6 +148,61 @@ def signal_name(value: str) -> str:
     if name not in ("HUP", "INT", "QUIT", "USR1", "USR2", "ALRM", "TERM", "CONT", "WINCH"):
         raise Refused(f"{value} is not a signal for this", "USR1, USR2, TERM, HUP, INT, ALRM, CONT or WINCH")
     return name
+
+
+def diagnostic(value: Union[int, str, list[str]]) -> list[str]:
+    """A level, or tests: "none" -> [], 2 -> ["2"], "memory, pcie" -> ["memory", "pcie"]."""
+    if isinstance(value, bool):
+        raise Refused("a level, tests or none was expected")
+    if isinstance(value, int):
+        value = str(value)
+    if isinstance(value, str):
+        value = [] if value == "none" else value.split(",")
+    if [v.strip() for v in value] in [[level] for level in diags.LEVELS]:
+        return [value[0].strip()]
+    return tests(value)
+
+
+def tests(value: list[str]) -> list[str]:
+    """Names of DCGM's tests, each once."""
+    for called in value:
+        if diags.name(called) not in diags.BY_NAME:
+            level = called.strip().isdigit()
+            hint = "one level from 1 to 4, or tests by name" if level else nearest(called, diags.BY_NAME, ", ".join(diags.BY_NAME))
+            raise Refused(f"unknown diagnostic {called.strip()[:40]!r}", hint)
+    return list(dict.fromkeys(diags.name(called) for called in value))
+
+
+def diag_errors(value: Union[int, str, list[Union[int, str]]]) -> list[int]:
+    """Numbers of DCGM's errors (DCGM_FR_…) from numbers or names; one that is newer than our table by its number."""
+    out = [_diag_error(given) for given in (value if isinstance(value, list) else [value])]
+    if not out:
+        raise Refused("names no error")
+    return list(dict.fromkeys(out))
+
+
+def _diag_error(given: Union[int, str]) -> int:
+    if isinstance(given, int):
+        if isinstance(given, bool) or not 0 < given <= MAX_DIAG_ERROR:
+            raise Refused(f"{given} is no error of DCGM's")
+        return given
+    name = given.upper().removeprefix("DCGM_FR_")
+    if name not in diags.NUMBERS:
+        hint = f"write {given} without quotes" if given.isdigit() else nearest(name, diags.NUMBERS, "its number does as well")
+        raise Refused(f"unknown error {given[:40]!r}", hint)
+    return diags.NUMBERS[name]
+
+
+def severities(value: Union[str, list[str]]) -> list[str]:
+    """Severities of errors as DCGM says them."""
+    known = list(diags.SEVERITIES.values())
+    given = value if isinstance(value, list) else [value]
+    for one in given:
+        if one not in known:
+            raise Refused(f"unknown severity {one[:40]!r}", nearest(one, known, ", ".join(known)))
+    if not given:
+        raise Refused("names no severity", ", ".join(known))
+    return list(dict.fromkeys(given))
 
 
 def words(field_: cat.Field, values: list[Union[str, int, float]]) -> list[Union[str, int, float]]:

@@ -86,6 +86,18 @@ class Level(Section):
     fatal: Annotated[Union[bool, UnsetType], _doc("Xids and SXids: only those whose line says fatal (true) or does not (false)")] = UNSET
     xid: Annotated[Union[int, Literal["other"], list[int], UnsetType], _doc("Xid numbers; other: those that no enabled rule names")] = UNSET
     lost: Annotated[Union[Literal[True], UnsetType], _doc("a GPU that should be here does not answer")] = UNSET
+    diag: Annotated[
+        Union[Literal["fail", "warn"], list[Literal["fail", "warn"]], UnsetType],
+        _doc("a DCGM diagnostic's result: fail, warn, or both in a list"),
+    ] = UNSET
+    test: Annotated[Union[str, list[str], UnsetType], _doc("with diag: of these tests; hardware: all that load the GPU (any)")] = UNSET
+    error: Annotated[
+        Union[int, str, list[Union[int, str]], UnsetType],
+        _doc("with diag: with one of these errors, by DCGM's numbers or names; other: those that no enabled rule names (any)"),
+    ] = UNSET
+    severity: Annotated[
+        Union[str, list[str], UnsetType], _doc("with diag: with an error of this severity; none: DCGM gave none (any)")
+    ] = UNSET
     consecutive: Annotated[Union[int, UnsetType], _doc("this many observations in a row (1)")] = UNSET
     spacing: Annotated[Union[Duration, UnsetType], _doc("with consecutive: looks at least this far apart (reread_wait)")] = UNSET
     settle: Annotated[
@@ -110,7 +122,7 @@ class Level(Section):
 
 
 class Rule(Section):
-    """One rule. It reads fields, or its levels ask for Xids, or for lost GPUs: one of the three."""
+    """One rule. It reads fields, or its levels ask for Xids, for lost GPUs, or for results of diagnostics: one of the four."""
 
     finding: Annotated[Union[str, UnsetType], _doc("finding code (SITE-RULE)")] = UNSET
     field: Annotated[
@@ -154,6 +166,48 @@ class Quarantine(Section):
     max_age: Annotated[Union[Duration, UnsetType], _doc("held for longer: drain, so that somebody repairs it (7d)")] = UNSET
     partition: Annotated[Union[str, UnsetType], _doc("partition of the placeholder jobs; empty: the job's own, see quarantine.md")] = UNSET
     memory: Annotated[Union[int, UnsetType], _doc("memory of a placeholder job in MB (64)")] = UNSET
+
+
+Diagnostic = Annotated[
+    Union[int, str, list[str]], Meta(description="a level (1 to 4), tests by DCGM's names (memory, pcie), or none")
+]
+
+
+class Diagnostics(Section):
+    """DCGM diagnostics that hooks run. None by default: what does not fit in the hook's time is not run, and that is said."""
+
+    prolog: Annotated[Union[Diagnostic, UnsetType], _doc("on the job's GPUs before it starts (none)")] = UNSET
+    epilog: Annotated[Union[Diagnostic, UnsetType], _doc("on the job's GPUs after it, see epilog_when (none)")] = UNSET
+    drained: Annotated[Union[Diagnostic, UnsetType], _doc("by the health check, while our own drain keeps the node empty (none)")] = UNSET
+    epilog_when: Annotated[
+        Union[Literal["accused", "failed", "always"], UnsetType],
+        _doc("accused: GPUs that a change in the job accuses; failed: after a job that failed; always (accused)"),
+    ] = UNSET
+    exit_codes: Annotated[Union[list[int], UnsetType], _doc("failed: which exit codes; empty: any but 0")] = UNSET
+    min_gpus: Annotated[Union[int, UnsetType], _doc("only for jobs with this many GPUs here (1)")] = UNSET
+    min_nodes: Annotated[Union[int, UnsetType], _doc("only for jobs on this many nodes (1)")] = UNSET
+    require: Annotated[Union[list[str], UnsetType], _doc("tests that must give a result, or it is a warning")] = UNSET
+    parameters: Annotated[Union[list[str], UnsetType], _doc("for DCGM: pcie.max_pcie_replays=80")] = UNSET
+    through: Annotated[
+        Union[Literal["auto", "api", "dcgmi"], UnsetType], _doc("the engine's API, or the command; auto: the API where it can (auto)")
+    ] = UNSET
+    dcgmi: Annotated[Union[str, UnsetType], _doc("path of the command (/usr/bin/dcgmi)")] = UNSET
+
+
+class Isolate(Section):
+    """What `nvhc isolate` runs to move data between GPUs."""
+
+    traffic: Annotated[Union[list[str], UnsetType], _doc("command and arguments; {gpus}, {seconds}; empty: none")] = UNSET
+    alone: Annotated[Union[list[str], UnsetType], _doc("for a single GPU; empty: as traffic")] = UNSET
+    seconds: Annotated[Union[Duration, UnsetType], _doc("of traffic per step (30s)")] = UNSET
+    timeout: Annotated[Union[Duration, UnsetType], _doc("of one step (3m)")] = UNSET
+
+
+class Screen(Section):
+    """A site's own command whose printed digest must be the same on every GPU: `nvhc screen`. None by default."""
+
+    command: Annotated[Union[list[str], UnsetType], _doc("command and arguments; empty: none")] = UNSET
+    timeout: Annotated[Union[Duration, UnsetType], _doc("per GPU (2m)")] = UNSET
 
 
 Nodes = Annotated[Union[int, str], Meta(description="a number of nodes, or a share of the partition's nodes: 5%")]
@@ -269,6 +323,9 @@ class Drain(Section):
     resume_passes: Annotated[Union[int, UnsetType], _doc("clean health checks in a row before that (3)")] = UNSET
     resume_after: Annotated[Union[Duration, UnsetType], _doc("not sooner after the drain (10m)")] = UNSET
     resume_per_day: Annotated[Union[int, UnsetType], _doc("then only an administrator resumes (2)")] = UNSET
+    resume_diagnostic: Annotated[
+        Union[Diagnostic, UnsetType], _doc("and only after this one passed on every GPU since the drain (none)")
+    ] = UNSET
 
 
 class Budgets(Section):
@@ -334,6 +391,9 @@ class Overlay(Section):
     reboot: Union[Reboot, UnsetType] = UNSET
     site_hooks: Union[SiteHooks, UnsetType] = UNSET
     evidence: Union[Evidence, UnsetType] = UNSET
+    diagnostics: Union[Diagnostics, UnsetType] = UNSET
+    isolate: Union[Isolate, UnsetType] = UNSET
+    screen: Union[Screen, UnsetType] = UNSET
     kill_switch: Annotated[
         Union[str, UnsetType],
         _doc("a file that all nodes see: while it exists the hooks do nothing; lines that name rules switch off only these"),
@@ -342,10 +402,11 @@ class Overlay(Section):
 
 
 class ModelOverlay(Section):
-    """What may differ per GPU model: rules and expectations, since everything else is about the node."""
+    """What may differ per GPU model: rules, expectations and diagnostics, since everything else is about the node."""
 
     rules: Union[dict[str, Rule], UnsetType] = UNSET
     expect: Union[Expect, UnsetType] = UNSET
+    diagnostics: Union[Diagnostics, UnsetType] = UNSET
 
 
 class PolicyFile(Overlay):

@@ -55,6 +55,7 @@ _KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
         "resume_passes": _Key("resume_passes", _same, 1, 10_000),
         "resume_after": _Key("resume_after_s", ref.duration, 0, 365 * DAY_S),
         "resume_per_day": _Key("resume_per_day", _same, 0, 1000),
+        "resume_diagnostic": _Key("resume_diagnostic", ref.diagnostic),
     },
     "quarantine": {
         "min_gpus": _Key("min_gpus", _same, 1, 1024),
@@ -79,6 +80,17 @@ _KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
     "reboot": {"per_week": _Key("per_week", _same, 1, 100)},
     "site_hooks": {"timeout": _Key("timeout_s", ref.duration, 0.1, 60)},
     "evidence": {"keep": _Key("keep", _same, 1, 10_000)},
+    "diagnostics": {
+        **{k: _Key(k, ref.diagnostic) for k in ("prolog", "epilog", "drained")},
+        "min_gpus": _Key("min_gpus", _same, 1, 1024),
+        "min_nodes": _Key("min_nodes", _same, 1, 1_000_000),
+        "require": _Key("require", ref.tests),
+    },
+    "isolate": {
+        "seconds": _Key("seconds", ref.duration, 1, 3600),
+        "timeout": _Key("timeout_s", ref.duration, 1, DAY_S),
+    },
+    "screen": {"timeout": _Key("timeout_s", ref.duration, 1, DAY_S)},
     # Above ten minutes no prolog is waited for at any site we know of; below one second no reader starts.
     "budgets": {
         **{k: _Key(f"{k}_s", ref.duration, 1, 600) for k in ("prolog", "epilog")},
@@ -97,7 +109,7 @@ _KEYS: Final[Mapping[str, Mapping[str, _Key]]] = {
 _EVENTS: Final = ("drain", "exclude", "release", "resume", "requeue", "reboot", "limit")  # of site_hooks
 _ABSOLUTE: Final = (
     ("slurm", "bin_dir"), ("slurm", "conf"), ("drain", "template"), ("engine", "world"), ("engine", "bindings"), ("user_report", "dir"),
-    ("evidence", "dir"), *(("site_hooks", f"on_{event}") for event in _EVENTS),
+    ("evidence", "dir"), ("diagnostics", "dcgmi"), *(("site_hooks", f"on_{event}") for event in _EVENTS),
 )  # fmt: skip
 _NO_FOLDER: Final = "hooks run in an unknown folder without PATH"
 _REREAD: Final = _Key("reread_wait_s", ref.duration, 0, 60)
@@ -113,7 +125,7 @@ def defaults() -> dict[str, Any]:
         "monitor": compiled.Monitor()._asdict(),
         "engine": {**compiled.Engine()._asdict(), "bindings": []},  # as JSON gives it back
         "slurm": compiled.Slurm()._asdict(),
-        "drain": acting.Drain()._asdict(),
+        "drain": _plain(acting.Drain()),
         "budgets": compiled.Budgets()._asdict(),
         "record": compiled.Record()._asdict(),
         "false_alarms": compiled.FalseAlarms()._asdict(),
@@ -126,9 +138,17 @@ def defaults() -> dict[str, Any]:
         "reboot": acting.Reboot()._asdict(),
         "site_hooks": acting.SiteHooks()._asdict(),
         "evidence": acting.Evidence()._asdict(),
+        "diagnostics": _plain(acting.Diagnostics()),
+        "isolate": _plain(acting.Isolate()),
+        "screen": _plain(acting.Screen()),
         "kill_switch": "",
         "reread_wait_s": 2.0,  # our judgement: long enough for a link to retrain, short enough for a prolog
     }
+
+
+def _plain(section: Any) -> dict[str, Any]:
+    """As JSON gives it back: lists, no tuples."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in section._asdict().items()}
 
 
 def patch(written: Mapping[str, Any], complain: Complain) -> dict[str, Any]:
