@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -58,13 +61,16 @@ def write_node(root: str, world: World) -> None:
     readings = world.parts["node"].readings
     put(root, "proc/sys/kernel/osrelease", f"{readings['kernel_release']}\n")
     for name in os.listdir(os.path.join(root, "proc")):
-        if name.isdigit():
+        # A link leads to a process that really runs (engines/played.py).
+        if name.isdigit() and not os.path.islink(os.path.join(root, "proc", name)):
             shutil.rmtree(os.path.join(root, "proc", name))
     service = "sys/fs/cgroup/system.slice/nvidia-fabricmanager.service/cgroup.procs"
     runs = isinstance(readings["fabric_manager"], str)
     put(root, service, "900\n" if runs else "")
     if runs:
         process(root, 900, "nv-fabricmanage", ["/dev/nvidiactl", "/dev/nvidia-nvswitchctl"])
+    process(root, 901, "nv-hostengine", ["/dev/nvidiactl", "/dev/null"])
+    put(root, "proc/901/stat", f"901 (nv-hostengine) S 1 901 901 {' '.join('0' * 15)} 100 0 0\n")
     pid = 1000
     for gpu in world.gpus:
         for _ in range(int(number(gpu.readings["gpu_processes"]) or 0)):
@@ -191,6 +197,31 @@ class StubNode:
         except FileNotFoundError:
             return {}
         return document
+
+    @property
+    def nvvs(self) -> int:
+        """The pid of the diagnostic that runs, 0 for none."""
+        try:
+            with open(self.world + ".nvvs", encoding="utf-8") as file:
+                pid = int(json.load(file)["nvvs"])
+            os.kill(pid, 0)
+        except (OSError, ValueError):
+            return 0
+        return pid
+
+    def somebody_runs_one(self) -> int:
+        """Let a diagnostic run that no reader of ours asked for: its pid. It goes on until it is stopped, or for 100 s."""
+        quiet, played = subprocess.DEVNULL, [sys.executable, "-I", os.path.join(HERE, "played.py")]
+        command = [*played, self.world + ".nvvs", os.path.join(self.root, "proc"), "100", "0", "ok"]
+        subprocess.run(command, stdin=quiet, stdout=quiet, stderr=quiet, start_new_session=True, check=True)
+        end = time.monotonic() + patient.PROCESS_S
+        while not self.nvvs and time.monotonic() < end:
+            time.sleep(0.01)
+        return self.nvvs
+
+    def end_diagnostic(self) -> None:
+        if self.nvvs:
+            os.kill(self.nvvs, signal.SIGKILL)
 
     def read(self, deadline_s: float = patient.READ_S, **options: Any) -> Snapshot:
         return read_snapshot("n1", self.engine, deadline_s, **options)

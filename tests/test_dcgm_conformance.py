@@ -225,14 +225,31 @@ def test_field_ids(nvidia: Path) -> None:
         assert [fields[f"DCGM_FI_DEV_NVLINK_{theirs}_ERROR_COUNT_L{n}"] for n in range(len(field.link_ids))] == list(field.link_ids)
 
 
-# C functions that are called without a wrapper: in dcgm_agent.h of 2.4 to 4.6 with these arguments after the handle.
-WITHOUT_WRAPPER = {"dcgmHostengineVersionInfo": ["dcgmVersionInfo_t *"], "dcgmGetGpuStatus": ["unsigned int", "DcgmEntityStatus_t *"]}
+# C functions that are called without a wrapper: in dcgm_agent.h of 2.4 to 4.6 with these arguments after the handle (the last
+# one was in a header of its own up to 3.x).
+WITHOUT_WRAPPER = {
+    "dcgmHostengineVersionInfo": ["dcgmVersionInfo_t *"],
+    "dcgmGetGpuStatus": ["unsigned int", "DcgmEntityStatus_t *"],
+    "dcgmActionValidate_v2": ["dcgmRunDiag_t *", "dcgmDiagResponse_t *"],
+    "dcgmStopDiagnostic": [],
+}
 
 
 def test_calls_without_a_wrapper_are_the_recorded_ones(nvidia: Path) -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in BACKEND)
     assert set(re.findall(r'_dcgmGetFunctionPointer\("(\w+)"\)', text)) == set(WITHOUT_WRAPPER)
     assert "_dcgmGetFunctionPointer" in functions(tree(nvidia, "dcgm_structs"))
+
+
+def test_the_stand_ins_oldest_diagnostic_is_nvidias(nvidia: Path) -> None:
+    """Of later versions there is no copy on PyPI."""
+    theirs, ours = tree(nvidia, "dcgm_structs"), tree(Path(BINDINGS), "dcgm_structs")
+    for name in ("c_dcgmDiagErrorDetail_t", "c_dcgmDiagTestResult_v2", "c_dcgmDiagResponsePerGpu_v4"):
+        assert structure(theirs, name) == structure(ours, name), name
+    asked = ["version", "debugLevel", "groupId", "validate", "testNames", "testParms", "gpuList"]
+    assert set(asked) <= set(structure(theirs, "c_dcgmRunDiag_v7"))
+    answered = ["version", "gpuCount", "levelOneTestCount", "levelOneResults", "perGpuResponses", "systemError"]
+    assert structure(theirs, "c_dcgmDiagResponse_v8")[: len(answered)] == answered
 
 
 def test_the_stand_in_has_nvidias_signatures(nvidia: Path) -> None:

@@ -16,7 +16,7 @@ SCHEMA: Final = 1
 # The order of the reply. A timeout or crash is placed after the last one that arrived.
 PARTS: Final = ("clock", "kernel_log", "pci", "host", "engine", "gpus", "switches", "events")
 ALL_FIELDS: Final = tuple(f.name for f in cat.ALL if f.live)
-OPERATIONS: Final = ("snapshot", "watch", "unwatch", "history", "health")
+OPERATIONS: Final = ("snapshot", "watch", "unwatch", "history", "health", "diag", "diag_stop")
 # More than this in one read is a storm; the first tell the cause, the last the present.
 # Bounded because a reply longer than the client reads would lose everything after it.
 MAX_EVENTS: Final = 1000
@@ -26,9 +26,9 @@ MAX_SAMPLES: Final = history.MOST_SAMPLES
 
 
 class Request(NamedTuple):
-    """op: snapshot; or watch, unwatch, history, health: what the engine remembers (sense/memory.py).
+    """op: snapshot; or watch, unwatch, history, health: what the engine remembers (sense/memory.py); diag, diag_stop (sense/diag.py).
 
-    since_ns, until_ns: history only, ns UTC.
+    since_ns, until_ns: history only, ns UTC. diag: what is asked for, see sense/diag.py; the other operations leave it {}.
     deadline_s: the reader's own, in seconds from its start. parent: pid of the process that asks, 0 = do not check."""
 
     backend: str
@@ -42,6 +42,7 @@ class Request(NamedTuple):
     op: str = "snapshot"
     since_ns: int = 0
     until_ns: int = 0
+    diag: Mapping[str, Any] = {}
 
 
 class Cursor(NamedTuple):
@@ -71,6 +72,7 @@ def encode(request: Request) -> str:
     document = {"schema": SCHEMA, **request._asdict()}
     document["fields"] = list(request.fields)
     document["options"] = dict(request.options)
+    document["diag"] = dict(request.diag)
     return json.dumps(document) + "\n"
 
 
@@ -111,4 +113,5 @@ _KINDS: Final[Mapping[str, Any]] = {
     "parent": int,
     "since_ns": int,
     "until_ns": int,
+    "diag": dict,
 }

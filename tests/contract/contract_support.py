@@ -72,7 +72,7 @@ class StubRig:
 
     kind = "stub"
     slack_ns = 120 * NS
-    # C types can not say these; the parts of the host do not fail with the engine.
+    # C types can not say these; the parts of the host do not fail with the engine; a process is ended by SIGKILL.
     _NEVER = frozenset({"huge", "nan", "wrong_types", "garbage", "duplicate", "frozen", "stale"})
 
     def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,15 +86,21 @@ class StubRig:
         with World.edit(self._node.world) as world:
             for operation in operations:
                 self._skip(operation)
-                world.apply(operation)
+                if (operation["op"], operation.get("behaviour")) == ("diag_plan", "running"):
+                    self._node.somebody_runs_one()
+                else:
+                    world.apply(operation)
         self._node.refresh()
 
     def read(self, deadline_s: float = PATIENT_S, **options: Any) -> Snapshot:
         return self._node.read(deadline_s, **options)
 
+    def end(self) -> None:
+        self._node.end_diagnostic()
+
     def _skip(self, operation: dict[str, Any]) -> None:
         name = operation["op"]
-        no = name == "schedule" or (name == "unreadable" and operation["part"] != "kernel_log")
+        no = name == "schedule" or operation.get("behaviour") == "stubborn" or (name == "unreadable" and operation["part"] != "kernel_log")
         if name == "engine":
             late = operation.get("after", "pci") not in ("pci", "engine")
             no = late or operation["behaviour"] == "slow" or operation.get("kind") in self._NEVER
@@ -114,7 +120,9 @@ def rig(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
     if request.param == "sim":
         yield SimRig(str(tmp_path / "world.json"))
     elif request.param == "stub":
-        yield StubRig(str(tmp_path), monkeypatch)
+        stub = StubRig(str(tmp_path), monkeypatch)
+        yield stub
+        stub.end()
     else:
         with LiveEngine(*LIVE) as live:
             yield live

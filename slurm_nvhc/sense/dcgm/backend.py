@@ -14,6 +14,7 @@ from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model import snapshot as snap
+from slurm_nvhc.model.diag import Ask, Report, Stopped
 from slurm_nvhc.model.history import Incident, Sample
 from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event, GpuIdentity, GpuState, PciGpu
@@ -29,6 +30,9 @@ from slurm_nvhc.sense.values import sentinel
 # A live reading is of this moment. An engine whose newest value is older than this answers
 # from memory (our judgement: far above any driver call, below any health check interval).
 STALE_S: Final = 60.0
+# Of a diagnostic's time, kept for ending it; and for telling so before the reader's own deadline.
+_STOP_S: Final = 4.0
+_REPLY_S: Final = 0.3
 _PROCESSES: Final = "gpu_processes"
 _LOST: Final = NoData(rd.BLANK, "the GPU is lost")
 _NOT_HERE: Final = NoData(rd.NOT_SUPPORTED, "not on this model")
@@ -52,6 +56,7 @@ class DcgmBackend:
         self._address = str(options.get("address") or "")
         self._embedded = options.get("embedded") is True
         timeout = options.get("timeout_s")
+        self._until = time.monotonic() + request.deadline_s
         self._timeout_s = min(request.deadline_s, float(timeout) if isinstance(timeout, (int, float)) else request.deadline_s)
         # Only what makes or needs the watch keeps it: all else leaves nothing behind.
         self._persist = request.op in ("watch", "unwatch", "health")
@@ -88,7 +93,7 @@ class DcgmBackend:
     # -- the engine --------------------------------------------------------------
 
     def engine(self) -> EngineInfo:
-        where = connection.Address() if self._embedded else connection.address(self._address)
+        where = self._where()
         found = bindings.load(self._folders)
         self._connection = connection.connect(found, where, self._embedded, self._timeout_s, self._persist)
         self._version = connection.engine_version(self._connection)
@@ -189,7 +194,40 @@ class DcgmBackend:
         self._identify(self._read(()))
         return health.check(engine, {gpu: row.uuid for gpu, row in self._uuids.items()})
 
+    # -- diagnostics ---------------------------------------------------------------
+
+    # Modules of their own, which other operations need not load.
+
+    def diagnose(self, ask: Ask, seconds: float) -> Report:
+        from slurm_nvhc.sense.dcgm import diag_run, diag_stop
+
+        uuids = {gpu: row.uuid for gpu, row in self._identify(self._read(())).items()}
+        # Coming here took time, which the end keeps and the diagnostic gives.
+        kept = min(seconds, self._until - time.monotonic() - _STOP_S)
+        engine = diag_stop.Engine(self._another, self._here(), self._embedded, self._root)
+        this = diag_run.Run(self._engine(), engine, self._where(), self._version, uuids, self._until - _REPLY_S)
+        return diag_run.run(this, ask, kept)
+
+    def stop_diag(self, seconds: float) -> Stopped:
+        from slurm_nvhc.sense.dcgm import diag_stop
+
+        engine = diag_stop.Engine(self._another, self._here(), self._embedded, self._root)
+        return diag_stop.stop(engine, min(time.monotonic() + seconds, self._until - _REPLY_S))
+
+    def _another(self) -> Connection:
+        """The one that runs a diagnostic is busy with it; an embedded engine has no other."""
+        if self._embedded:
+            return self._engine()
+        found = self._connection.bindings if self._connection is not None else bindings.load(self._folders)
+        return connection.connect(found, self._where(), False, self._timeout_s)
+
+    def _here(self) -> bool:
+        return self._embedded or self._where().here
+
     # -- helpers -------------------------------------------------------------------
+
+    def _where(self) -> connection.Address:
+        return connection.Address() if self._embedded else connection.address(self._address)
 
     def _engine(self) -> Connection:
         if self._connection is None:

@@ -27,6 +27,12 @@ class Address(NamedTuple):
     def __str__(self) -> str:
         return f"tcp://{self.tcp}" if self.tcp else f"unix://{self.unix}"
 
+    @property
+    def here(self) -> bool:
+        """Is it this machine, as far as its name says?"""
+        host = self.tcp.rpartition(":")[0].strip("[]").lower()
+        return not self.tcp or host in ("localhost", "::1", socket.gethostname().lower()) or host.startswith("127.")
+
 
 def address(text: str) -> Address:
     """'tcp://host:port', 'unix:///path', 'host', 'host:port' or '/path'; '' is DCGM's default, this host's port 5555.

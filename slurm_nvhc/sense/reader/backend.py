@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final, Mapping, NamedTuple, Optional, Protocol, Sequence
 
+from slurm_nvhc.model import diag
 from slurm_nvhc.model.history import Incident, Sample
 from slurm_nvhc.model.reading import Reading
 from slurm_nvhc.model.snapshot import Event, GpuState, PciGpu
@@ -87,6 +88,19 @@ class Backend(Protocol):
 
     def health(self) -> Optional[Sequence[Incident]]:
         """The engine's own complaints; None when it has nothing to judge by."""
+
+    def diagnose(self, ask: diag.Ask, seconds: float) -> diag.Report:
+        """Run a diagnostic to its end, or stop it after ``seconds``: when this returns none runs any more, or Report.left says so.
+
+        The engine is told ``seconds`` as its own limit too, so that it ends the diagnostic by itself should we be killed.
+        Whether the GPUs may be used was decided by who asks.
+        """
+
+    def stop_diag(self, seconds: float) -> diag.Stopped:
+        """End the diagnostic that runs in the engine, whoever began it, and see that it is gone, within ``seconds``.
+
+        Called without ``engine()`` before it.
+        """
 
 
 # Imported only when asked for: a source may need libraries that are not there.

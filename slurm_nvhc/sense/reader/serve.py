@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any, Callable, Final, Mapping, Sequence
 
 from slurm_nvhc.catalog import fields as cat
-from slurm_nvhc.errors import NvhcError
+from slurm_nvhc.errors import InputError, NvhcError
+from slurm_nvhc.model import diag
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model.history import Sample
 from slurm_nvhc.model.snapshot import Event, GpuState
@@ -51,10 +52,11 @@ def _remembered(request: Request, backend: Backend, emit: Emit) -> None:
     clock = _attempt(emit, "reader", backend.clock)
     if clock is not None:
         emit({"part": "clock", **clock._asdict()})
-    info = _attempt(emit, "engine", backend.engine)
-    if info is None:
-        return
-    emit({"part": "engine", **info._asdict()})
+    if request.op != "diag_stop":  # what was left running is ended also where the engine does not answer, or is gone (R40)
+        info = _attempt(emit, "engine", backend.engine)
+        if info is None:
+            return
+        emit({"part": "engine", **info._asdict()})
     answer = _attempt(emit, "engine", lambda: _OPERATIONS[request.op](request, backend, emit))
     _notes(backend, emit)
     if answer is not None:
@@ -98,11 +100,44 @@ def _health(request: Request, backend: Backend, emit: Emit) -> dict[str, Any]:
     return {"known": incidents is not None, "incidents": [i._asdict() for i in incidents or ()]}
 
 
+def _diag(request: Request, backend: Backend, emit: Emit) -> dict[str, Any]:
+    asked = request.diag
+    ask = diag.Ask(
+        _texts(asked, "tests"),
+        _texts(asked, "uuids"),
+        _texts(asked, "parameters"),
+        str(asked.get("through", diag.AUTO)),
+        str(asked.get("dcgmi", diag.Ask._field_defaults["dcgmi"])),
+    )
+    return diag.to_json(backend.diagnose(ask, _seconds(asked)))
+
+
+def _diag_stop(request: Request, backend: Backend, emit: Emit) -> dict[str, Any]:
+    stopped = backend.stop_diag(_seconds(request.diag))
+    return {**stopped._asdict(), "troubles": [t._asdict() for t in stopped.troubles]}
+
+
+def _texts(asked: Mapping[str, Any], name: str) -> tuple[str, ...]:
+    value = asked.get(name, [])
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InputError("the request to the reader", f"key diag.{name}", "is no list of texts")
+    return tuple(value)
+
+
+def _seconds(asked: Mapping[str, Any]) -> float:
+    value = asked.get("seconds")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise InputError("the request to the reader", "key diag.seconds", "is no number")
+    return float(value)
+
+
 _OPERATIONS: Final[Mapping[str, Callable[[Request, Backend, Emit], dict[str, Any]]]] = {
     "watch": _watch,
     "unwatch": _unwatch,
     "history": _history,
     "health": _health,
+    "diag": _diag,
+    "diag_stop": _diag_stop,
 }
 
 
