@@ -11,14 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from slurm_nvhc.catalog import diags
 from slurm_nvhc.policy import show
+from slurm_nvhc.proc.budget import ACT_SHARE
 from slurm_nvhc.scenario import load
 from slurm_nvhc.scenario.run import Report, run, run_file
+from slurm_nvhc.sense.diag import STOP_S
 
 FOLDER = Path(__file__).parent / "scenarios"
 FILES = sorted(FOLDER.glob("*.yaml"))
 REPORTS = [
-    "R01", "R02", "R06", "R11", "R12", "R20", "R21", "R27", "R28", "R40", "R49", "R52", "R57", "R64", "R65", "R72", "R77",
+    "R01", "R02", "R06", "R11", "R12", "R20", "R21", "R27", "R28", "R36", "R39", "R40", "R49", "R52", "R56", "R57",
+    "R64", "R65", "R72", "R77",
 ]  # fmt: skip
 
 
@@ -134,6 +138,87 @@ expect:
   - gpus: {{g{guilty}: fail, g{bystander}: ok}}
     finding: {{verdict: fail, count: 1, amount: {seed + 1}}}
     node: {{state: drained, reason_contains: gpu{guilty}}}
+""",
+    )
+
+
+@pytest.mark.parametrize("version", ["3.3.9", "4.6.0"])
+@pytest.mark.parametrize(
+    ("gpu", "test", "error", "verdict"),
+    [(0, "memory", 58, "fail"), (7, "memory", 52, "fail"), (5, "pcie", 3, "fail"), (2, "pcie", 45, "warn"), (6, "pcie", 30, "warn")],
+)
+def test_R36_numbers(tmp_path: Path, version: str, gpu: int, test: str, error: int, verdict: str) -> None:
+    """What DCGM says to isolate is a failure, its other severities are warnings; of both generations the same, on whichever GPU."""
+    others = ", ".join(f"g{i}: ok" for i in range(8) if i != gpu)
+    holds(
+        tmp_path,
+        f"""
+schema: 1
+name: R36 with other numbers
+node:
+  engine_version: {version}
+  diag_results: [{{test: {test}, gpu: g{gpu}, result: fail, error: {error}}}]
+policy:
+  budgets: {{prolog: 10m}}
+  diagnostics: {{prolog: 2}}
+steps:
+  - prolog: {{job: 1}}
+expect:
+  - gpus: {{g{gpu}: {verdict}, {others}}}
+    finding: {{code: DIAG-FAIL, gpu: g{gpu}, verdict: {verdict}, message: {test}, count: 1}}
+    {"action: drain" if verdict == "fail" else "no_action: [drain, exclude, narrow]"}
+""",
+    )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_R39_any_gpus_in_use(tmp_path: Path, seed: int) -> None:
+    """Of the job's GPUs those are tested that nobody uses, and what happens on other jobs' GPUs is none of its business."""
+    dice = random.Random(seed)
+    mine = sorted(dice.sample(range(8), 4))
+    busy = sorted({*dice.sample(mine, 1 + seed), *dice.sample([i for i in range(8) if i not in mine], 2)})
+    free = [i for i in mine if i not in busy]
+    readings = ", ".join(f"g{i}.gpu_processes: {1 + i}" for i in busy)
+    judged = ", ".join(f"g{i}: {'unknown' if i in busy and i in mine else 'ok'}" for i in range(8))
+    holds(
+        tmp_path,
+        f"""
+schema: 1
+name: R39 with other numbers
+node: {{readings: {{{readings}}}}}
+policy:
+  budgets: {{prolog: 10m}}
+  diagnostics: {{prolog: 2}}
+steps:
+  - prolog: {{job: 1, gpus: {mine}}}
+expect:
+  - diag: {{ran: true, outcome: done, gpus: [{", ".join(f"g{i}" for i in free)}]}}
+    gpus: {{{judged}}}
+    action: none
+""",
+    )
+
+
+@pytest.mark.parametrize("level", ["1", "2"])
+@pytest.mark.parametrize(("more", "fits"), [(-3, False), (10, True)])
+def test_R56_numbers(tmp_path: Path, level: str, more: int, fits: bool) -> None:
+    """It is run when its usual time, and that for stopping it, fit in what the share for acting leaves of the budget."""
+    budget = int((diags.seconds((level,)) + STOP_S) / (1 - ACT_SHARE)) + more
+    judged = "verdict: unknown, diag: {ran: false, outcome: not_run, why: budget}"
+    if fits:
+        judged = "verdict: ok, diag: {ran: true, outcome: done}"
+    holds(
+        tmp_path,
+        f"""
+schema: 1
+name: R56 with other numbers
+policy:
+  budgets: {{prolog: {budget}s}}
+  diagnostics: {{prolog: {level}}}
+steps:
+  - prolog: {{job: 1}}
+expect:
+  - {{exit: 0, within: {budget}s, action: none, left_processes: 0, {judged}}}
 """,
     )
 

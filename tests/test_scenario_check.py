@@ -13,6 +13,7 @@ from slurm_nvhc.scenario.check import check, same_value
 from slurm_nvhc.scenario.seen import NodeSeen, Seen
 
 U3, U5 = "GPU-33333333-0000-0000-0000-000000000000", "GPU-55555555-0000-0000-0000-000000000000"
+DIAG = {"tests": ["memory", "pcie"], "uuids": [U3, U5], "through": "sim"}
 
 
 def finding(code: str = "NVL-REPLAY", entity: str = f"{U3}/link11", verdict: str = "fail", **more: Any) -> Finding:
@@ -45,6 +46,8 @@ def seen(**more: Any) -> Seen:
         excluded=("g5",),
         task_env={"CUDA_VISIBLE_DEVICES": "0,1"},
         task_prints=("nvhc: gpu5 hidden",),
+        diag={**DIAG, "outcome": "stopped", "left": True, "why": "no end in 50 s: its end"},
+        diag_running=True,
         suspects=(Suspect("link", f"{U3}/link11", "what it sends is rejected", True, "switch:c1/port5", (f"NVL-REPLAY {U3}/link11",)),),
     )
     return base._replace(**more)
@@ -99,6 +102,13 @@ def rows(expect: str, run: Seen | None = None) -> list[bool]:
         ("{called: [sinfo -h, scontrol show node n1]}", "{called: scontrol update}"),
         ("{not_called: [scontrol update, sbatch]}", "{not_called: sinfo}"),
         ("{left_processes: 0}", "{left_processes: 1}"),
+        ("{diag: {ran: true}}", "{diag: {ran: false}}"),
+        ("{diag: {outcome: stopped}}", "{diag: {outcome: done}}"),
+        ("{diag: {tests: [pcie, memory]}}", "{diag: {tests: [memory]}}"),
+        ("{diag: {gpus: [g5, g3]}}", "{diag: {gpus: [g3]}}"),
+        ("{diag: {left: true}}", "{diag: {left: false}}"),
+        ("{diag: {running: true}}", "{diag: {running: false}}"),
+        ("{diag: {why: [50 s, its end]}}", "{diag: {why: busy}}"),
         ("{task_env: {CUDA_VISIBLE_DEVICES: '0,1'}}", "{task_env: {CUDA_VISIBLE_DEVICES: '0'}}"),
         ("{task_unset: SLURM_STEP_GPUS}", "{task_unset: CUDA_VISIBLE_DEVICES}"),
         ("{task_print: hidden}", "{task_print: shown}"),
@@ -126,6 +136,19 @@ def test_a_hook_out_of_control_misses_without_being_mentioned(run: Seen) -> None
 
 def test_a_prolog_may_fail_on_purpose() -> None:
     assert rows("{verdict: fail}", seen(hook="prolog", status=1))[:-1] == []
+
+
+def test_no_diagnostic_is_one_that_did_not_run() -> None:
+    none = seen(diag=None, diag_running=False)
+    assert all(rows("{diag: {ran: false, running: false, gpus: [], tests: []}}", none))
+    assert rows("{diag: {outcome: not_run}}", none) == [False]
+    refused = seen(diag={"outcome": "not_run", "tests": ["2"], "uuids": [U3], "through": "", "left": False, "why": "not run (budget)"})
+    assert all(rows("{diag: {ran: false, outcome: not_run, gpus: [g3], why: budget}}", refused))
+
+
+def test_a_diagnostic_is_told_in_a_few_words() -> None:
+    assert seen().tell_diag() == "diagnostic memory, pcie of g3, g5: stopped (no end in 50 s: its end)"
+    assert seen(diag=None).tell_diag() == ""
 
 
 def test_no_run_in_the_ledger_is_no_verdict() -> None:

@@ -12,6 +12,7 @@ from slurm_nvhc.scenario import format as fm
 from slurm_nvhc.scenario import load, setting, steps
 from slurm_nvhc.scenario.run import run
 from slurm_nvhc.scenario.words import Strict
+from slurm_nvhc.sense.sim import diag
 from slurm_nvhc.sense.sim.inventory import PRESETS
 from slurm_nvhc.sense.sim.world import BEHAVIOURS, LIES, SIGNALS, THROTTLES
 
@@ -37,7 +38,7 @@ def test_every_key_is_described() -> None:
 
 def test_every_word_is_described() -> None:
     words = [*PRESETS, *BEHAVIOURS, *LIES, *SIGNALS, *THROTTLES]
-    for kind in (setting.ScontrolBehaviour, fm.ActionWord, fm.VerdictWord, setting.EngineBehaviour):
+    for kind in (setting.DiagBehaviour, setting.ScontrolBehaviour, fm.ActionWord, fm.VerdictWord, setting.EngineBehaviour):
         words += get_args(kind)
     words += steps.Happening.__struct_fields__
     for word in words:
@@ -46,3 +47,4 @@ def test_every_word_is_described() -> None:
 
 def test_the_format_and_the_simulated_node_know_the_same_engines() -> None:
     assert set(get_args(setting.EngineBehaviour)) == set(BEHAVIOURS)
+    assert get_args(setting.DiagBehaviour) == diag.BEHAVIOURS

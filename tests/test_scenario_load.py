@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.scenario import load, times, world_steps
 from slurm_nvhc.scenario.format import json_schema
+from slurm_nvhc.sense.sim.diag import Plan, Said
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -65,6 +66,19 @@ def test_a_good_file_and_its_node() -> None:
     assert [load.kind_of(s) for s in loading.scenario.steps] == ["prolog", "storm", "epilog", "health_check"]
 
 
+def test_the_nodes_diagnostics() -> None:
+    more = """\
+  engine_version: 3.3.9
+  diag_results: [{test: GPU Memory, gpu: g3, result: fail, text: bad, severity: triage}]
+  diag_plan: {seconds: 2m, output: "{}", exit: 226, real_seconds: 1}
+steps:"""
+    loading = load.parse(GOOD.replace("steps:", more, 1), "s.yaml")
+    world = world_steps.build(loading.scenario, loading.source)
+    assert world.engine_version == "3.3.9"
+    assert world.diag.said == [Said("memory", world.gpus[3].identity.uuid, "fail", None, "bad", "triage")]
+    assert world.diag.plan == Plan("ok", 120.0, "{}", 226, 1)
+
+
 def test_reading_the_file_leaves_the_node_at_its_start() -> None:
     """The rehearsal's storm must not be in the node that the replay starts with."""
     loading = load.parse(GOOD, "s.yaml")
@@ -107,6 +121,13 @@ def test_reading_the_file_leaves_the_node_at_its_start() -> None:
         ("gpus: {g3: fail}", "finding: {code: QQQ}", ["line 20", "docs/findings.md lists the codes"]),
         ("  - health_check: {}", "  - schedule: {after: 3s, xid: {gpu: g9, code: 79}}", ["line 18", "key steps[3].schedule", "g0 to g7"]),
         ("  - health_check: {}", "  - schedule: {after: 3s, engine: {behaviour: crash, signal: x}}", ["line 18", "SIGSEGV, SIGABRT"]),
+        ("  pci: {g7: dead}", "  engine_version: new", ["line 13", "key node.engine_version"]),
+        ("  pci: {g7: dead}", "  diag_plan: {behaviour: sleeps}", ["line 13", "key node.diag_plan.behaviour"]),
+        ("  pci: {g7: dead}", "  diag_results: [{test: memry, result: fail}]", ["line 13", "did you mean memory?"]),
+        ("  - health_check: {}", "  - diag_result: {test: pcie, gpu: g9, result: fail}", ["line 18", "key steps[3].diag_result", "g0 to"]),
+        ("  - health_check: {}", "  - diag_plan: {real_seconds: 3000}", ["line 18", "key steps[3].diag_plan", "ten minutes"]),
+        ("gpus: {g3: fail}", "diag: {gpus: [g8]}", ["line 20", "key expect[0].diag.gpus", "g0 to g7"]),
+        ("gpus: {g3: fail}", "diag: {outcome: finished}", ["line 20", "key expect[0].diag.outcome"]),
         ("gpus: {g3: fail}", "monitor: MON-ENGINE-HANG", ["line 20", "did you mean MON-ENGINE-HUNG?"]),
         ("  - {verdict: ok}", "  - {after: end}", ["line 22", "nothing is expected here"]),
     ],
@@ -133,6 +154,8 @@ steps:
       unreadable: {part: pci}
       swap: {gpu: g5, uuid: GPU-55555555-0000-0000-0000-000000000000}
       engine: {behaviour: slow, seconds: 3}
+      diag_result: [{test: memory, gpu: g6, result: fail, error: 58}, {test: pcie, result: warn}]
+      diag_plan: {behaviour: running, seconds: 10s}
   - schedule: {after: 20s, restore: g2, engine: ok}
   - health_check: {}
 expect:
@@ -147,13 +170,19 @@ def test_what_is_scheduled_happens_at_its_moment() -> None:
         assert world_steps.apply(world, step, loading.source, ("steps", number))
     world.advance(9)
     assert (world.gpus[1].readings["nvlink_replay_total"], world.gpus[2].listed, world.kernel, world.behaviour) == (0, True, [], "ok")
+    assert (world.diag.said, world.diag.running) == ([], None)
     world.advance(1)
     assert (world.gpus[1].readings["nvlink_replay_total"], world.gpus[2].listed, world.gpus[2].on_pci) == (8, False, False)
     assert [line.text[:9] for line in world.kernel] == ["NVRM: Xid", "one", "two"]
     assert [e.code for e in world.engine_events] == [79, 31]
     assert world.gpus[5].identity.uuid.startswith("GPU-5555")
     assert (world.behaviour, "pci" in world.blind) == ("slow", True)
+    assert [(s.test, s.where, s.result, s.error) for s in world.diag.said] == [
+        ("memory", world.gpus[6].identity.uuid, "fail", 58), ("pcie", "node", "warn", None),
+    ]  # fmt: skip
+    assert world.diag.now(world.wall_ns) is not None
     world.advance(10)
+    assert world.diag.now(world.wall_ns) is None
     assert (world.gpus[2].listed, world.gpus[2].on_pci, world.behaviour) == (True, True, "ok")
 
 

@@ -11,7 +11,7 @@ from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.suspect import Suspect
 from slurm_nvhc.model.times import duration, minutes, parse_duration
 from slurm_nvhc.scenario import seen as seen_
-from slurm_nvhc.scenario.format import Expect, FindingMatch, NodeExpect, SuspectMatch, TouchedMatch
+from slurm_nvhc.scenario.format import DiagExpect, Expect, FindingMatch, NodeExpect, SuspectMatch, TouchedMatch
 from slurm_nvhc.scenario.seen import ACTING, Seen
 from slurm_nvhc.sense.sim.target import field_name
 
@@ -236,6 +236,28 @@ def _touched(run: Seen, value: Union[str, TouchedMatch]) -> List[Row]:
     return rows
 
 
+def _diag(run: Seen, value: DiagExpect) -> List[Row]:
+    report = run.diag or {"outcome": "none", "through": "", "tests": [], "uuids": [], "left": False, "why": ""}
+    told = run.tell_diag() or "no diagnostic"
+    seen = {
+        "ran": bool(report["through"]),
+        "outcome": report["outcome"],
+        "tests": sorted(report["tests"]),
+        "gpus": sorted(run.names.get(uuid, uuid) for uuid in report["uuids"]),
+        "left": report["left"],
+        "running": run.diag_running,
+    }
+    rows: List[Row] = []
+    for key, got in seen.items():
+        wanted = getattr(value, key)
+        if wanted is not UNSET:
+            good = (sorted(wanted) if isinstance(wanted, list) else wanted) == got
+            rows.append((f"diag.{key}", str(wanted), f"{got} ({told})", good))
+    if not isinstance(value.why, UnsetType):
+        rows += [("diag.why", words, told, words in report["why"]) for words in _words(value.why)]
+    return rows
+
+
 def _task_env(run: Seen, value: Dict[str, str]) -> List[Row]:
     rows: List[Row] = []
     for name, text in value.items():
@@ -293,6 +315,7 @@ _TESTS: Dict[str, Callable[[Seen, Any], List[Row]]] = {
     "called": _called,
     "not_called": _not_called,
     "left_processes": lambda run, v: _row("left_processes", v, len(run.left)),
+    "diag": _diag,
     "task_env": _task_env,
     "task_unset": _task_unset,
     "task_print": _task_print,

@@ -78,6 +78,21 @@ class SuspectMatch(Strict):
     findings: Union[str, List[str], None] = None
 
 
+class DiagExpect(Strict):
+    """The DCGM diagnostic that a hook asked for. ran: it was begun; tests, gpus: what was asked; left: it may still run.
+
+    why: words of the sentence that says why it did not come to its end. running: one runs in the engine after the hook.
+    """
+
+    ran: Union[bool, UnsetType] = UNSET
+    outcome: Union[Literal["done", "not_run", "stopped", "failed"], UnsetType] = UNSET
+    tests: Union[List[str], UnsetType] = UNSET
+    gpus: Union[List[Gpu], UnsetType] = UNSET
+    left: Union[bool, UnsetType] = UNSET
+    why: Union[Words, UnsetType] = UNSET
+    running: Union[bool, UnsetType] = UNSET
+
+
 OneOrMore = Union[FindingMatch, List[FindingMatch]]
 Suspects = Union[SuspectMatch, List[SuspectMatch]]
 
@@ -127,6 +142,7 @@ class Expect(Strict):
     called: Union[Words, UnsetType] = UNSET
     not_called: Union[Words, UnsetType] = UNSET
     left_processes: Union[int, UnsetType] = UNSET
+    diag: Union[DiagExpect, UnsetType] = UNSET
     task_env: Union[Dict[str, str], UnsetType] = UNSET
     task_unset: Union[Words, UnsetType] = UNSET
     task_print: Union[Words, UnsetType] = UNSET

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from typing import Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 from slurm_nvhc.errors import MonitorError
 
@@ -30,10 +30,13 @@ def run(
     environment: Mapping[str, str],
     cwd: str,
     stdin: str = "null",
-    terminate_after: Optional[float] = None,
+    terminate_after: Union[float, str, None] = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Ended:
-    """Run a hook as slurmd does. MonitorError when the supervisor itself fails."""
+    """Run a hook as slurmd does. MonitorError when the supervisor itself fails.
+
+    terminate_after: seconds; or the file of a simulated node: once a diagnostic runs there.
+    """
     request = {
         "argv": list(argv),
         "environment": dict(environment),

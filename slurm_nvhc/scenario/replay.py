@@ -67,7 +67,7 @@ def show(report: Report) -> None:
 
 def _row(run: Seen) -> List[str]:
     findings = "\n".join([*(run.tell(f) for f in run.findings), *run.troubles])
-    done = ", ".join([*run.actions, *(f"{kind} FAILED" for kind in run.failed)])
+    done = ", ".join([*filter(None, [run.tell_diag()]), *run.actions, *(f"{kind} FAILED" for kind in run.failed)])
     if run.hook == "task_prolog":
         done = "\n".join([f"CUDA_VISIBLE_DEVICES={run.task_env.get('CUDA_VISIBLE_DEVICES', '(not set)')}", *run.task_prints])
     node = f"{run.node.word}\n{run.node.reason}" if run.node.reason else run.node.word

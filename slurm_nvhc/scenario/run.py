@@ -120,9 +120,8 @@ class _Player:
             whole = job.exclusive or job.gpus == environment.positions_text(UNSET, self.positions)
             stage.set_job(self.stage, job, "all" if whole else job.gpus, "COMPLETING" if kind == "epilog" else "RUNNING")
         before = len(stage.calls(self.stage))
-        ended = process.run(
-            [self.stage.launcher(kind)], env, self._cwd(step.cwd), stdin=step.stdin, terminate_after=step.terminate_after
-        )
+        until = self.stage.world if step.terminate_after == "diagnostic" else step.terminate_after
+        ended = process.run([self.stage.launcher(kind)], env, self._cwd(step.cwd), stdin=step.stdin, terminate_after=until)
         self._slurmd_reacts(kind, job, ended.status)
         self.runs.append(self._seen(kind, step, job, ended, env, before, world))
 
@@ -173,6 +172,8 @@ class _Player:
             verdict="" if recorded is None else recorded.verdict,
             findings=findings,
             suspects=() if recorded is None else tuple(suspect_from_json(s) for s in recorded.outcome.get("suspects", ())),
+            diag=None if recorded is None else recorded.outcome.get("diag"),
+            diag_running=_diag_runs(self.stage.world),
             troubles=tuple(f"{t['code']} {t['detail']}" for t in troubles),
             actions=tuple(d["kind"] for d in done if d["ok"]),
             failed=tuple(d["kind"] for d in done if not d["ok"]),
@@ -209,6 +210,11 @@ def _names(world: World) -> Dict[str, str]:
         names[gpu.identity.uuid] = f"g{number}"
         names[f"pci:{gpu.identity.pci}"] = f"g{number}"
     return names
+
+
+def _diag_runs(path: str) -> bool:
+    world = World.load(path)
+    return world.diag.now(world.wall_ns) is not None
 
 
 _STAGE_STEPS: Dict[str, Callable[[Stage, Any], Any]] = {

@@ -36,6 +36,8 @@ class Seen(NamedTuple):
     calls:    each call of a command of Slurm's, its name first
     touched:  what the job's user is told of an epilog's job; None for other runs
     suspects: the parts that its findings point to
+    diag:     the report of the DCGM diagnostic that it asked for (model/diag.py as JSON), None where it asked for none
+    diag_running: one runs in the engine after it
     task_env: the task's environment after the task prolog, {} for other hooks
     """
 
@@ -63,6 +65,8 @@ class Seen(NamedTuple):
     task_unset: Tuple[str, ...] = ()
     task_prints: Tuple[str, ...] = ()
     suspects: Tuple[Suspect, ...] = ()
+    diag: Optional[Mapping[str, Any]] = None
+    diag_running: bool = False
 
     @property
     def name(self) -> str:
@@ -100,6 +104,14 @@ class Seen(NamedTuple):
             words.append(f"({finding.mode})")
         return " ".join(words)
 
+
+    def tell_diag(self) -> str:
+        """The diagnostic in a few words: 'diagnostic 2 of g1: not_run (busy: …)'; '' when none was asked for."""
+        if self.diag is None:
+            return ""
+        gpus = ", ".join(sorted(self.names.get(uuid, uuid) for uuid in self.diag["uuids"]))
+        why = f" ({self.diag['why']})" if self.diag["why"] else ""
+        return f"diagnostic {', '.join(self.diag['tests'])} of {gpus}: {self.diag['outcome']}{why}"
 
     def tell_suspect(self, suspect: Suspect) -> str:
         """A suspect in a few words: 'link g3 link11', 'none named: node'."""

@@ -54,6 +54,38 @@ class Incident(Strict):
     gpu: Union[Gpu, UnsetType] = UNSET
 
 
+class DiagResult(Strict):
+    """What one test of DCGM's diagnostic says from now on, of a GPU ("*": of each) or, left out, of the node. pass takes it away.
+
+    test: software, memory, pcie, …; error: DCGM_FR_ number; text, severity: left out, as the number says.
+    """
+
+    test: str
+    result: Literal["pass", "warn", "fail", "skip", "not_run"]
+    gpu: Union[Gpu, UnsetType] = UNSET
+    error: Union[int, UnsetType] = UNSET
+    text: str = ""
+    severity: str = ""
+
+
+DiagBehaviour = Literal["ok", "hangs", "stubborn", "absent", "crashes", "running"]
+
+
+class DiagPlan(Strict):
+    """How diagnostics go from now on; one that runs has ended.
+
+    behaviour: hangs (never ends, but stops when asked), stubborn (does not stop either), absent (no nvvs is installed), crashes,
+    running (somebody else's runs now). seconds: each takes this long, left out: as usual. output, exit: dcgmi's text and exit
+    status, played instead of an answer of the node's own. real_seconds: it takes this much real time too.
+    """
+
+    behaviour: DiagBehaviour = "ok"
+    seconds: Union[Duration, UnsetType] = UNSET
+    output: Union[str, UnsetType] = UNSET
+    exit: int = 0
+    real_seconds: float = 0.0
+
+
 EngineBehaviour = Literal["ok", "absent", "hung", "slow", "lying", "crash", "empty"]
 
 
@@ -93,6 +125,9 @@ class Node(Strict):
     incidents: List[Incident] = []
     pci: Dict[str, PciWord] = {}
     engine: EngineWord = "ok"
+    engine_version: Annotated[str, Meta(pattern=r"^[0-9]+\.[0-9]+\.[0-9]+$", description="DCGM's version.")] = "4.6.0"
+    diag_results: List[DiagResult] = []
+    diag_plan: DiagPlan = msgspec.field(default_factory=DiagPlan)
 
 
 # --- slurm ------------------------------------------------------------------------------------

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from typing import List, Literal, Optional, Union
+from typing import List, Literal, Union
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from slurm_nvhc.scenario.setting import EngineWord, EngineXid, Incident, LogLine, PciWord, ScontrolWord, SinfoWord, SlurmNode
+from slurm_nvhc.scenario.setting import (
+    DiagPlan,
+    DiagResult,
+    EngineWord,
+    EngineXid,
+    Incident,
+    LogLine,
+    PciWord,
+    ScontrolWord,
+    SinfoWord,
+    SlurmNode,
+)
 from slurm_nvhc.scenario.words import Amounts, Duration, Environment, Gpu, JobId, Link, PolicyText, Readings, Strict
 
 
@@ -15,14 +26,14 @@ class HookStep(Strict):
     """What every hook step may say.
 
     as: a name for this run, for ``after`` in expect. cwd: deleted = a directory that is gone.
-    terminate_after: seconds of real time until slurmd sends SIGTERM.
+    terminate_after: seconds of real time until slurmd sends SIGTERM; "diagnostic": once the engine runs one.
     """
 
     label: str = msgspec.field(default="", name="as")
     environment: Environment = {}
     cwd: Literal["log", "deleted", "root"] = "log"
     stdin: Literal["null", "closed"] = "null"
-    terminate_after: Optional[float] = None
+    terminate_after: Union[float, Literal["diagnostic"], None] = None
 
 
 class JobStep(HookStep, kw_only=True):
@@ -152,6 +163,18 @@ class Traffic(Strict):
     mb_per_s: float
 
 
+class Fault(Strict):
+    """A fault that shows itself only under load: sense/sim/faults.py. Left out: five errors a second of replay and CRC, always."""
+
+    kind: Literal["link", "connector", "gpu", "switch", "pair"]
+    at: str
+    shows: Union[Literal["counters", "command", "both"], UnsetType] = UNSET
+    per_second: Union[float, UnsetType] = UNSET
+    per_gb: Union[float, UnsetType] = UNSET
+    counters: Union[List[str], UnsetType] = UNSET
+    share: float = 1.0
+
+
 class AdminDrain(Strict):
     """An administrator drains the node."""
 
@@ -184,6 +207,7 @@ class Happening(Strict):
     set: Union[Readings, UnsetType] = UNSET
     add: Union[Amounts, UnsetType] = UNSET
     traffic: Union[Traffic, UnsetType] = UNSET
+    fault: Union[Fault, Literal["none"], UnsetType] = UNSET
     gpu_reset: Union[Gpu, UnsetType] = UNSET
     driver_reload: Union[Empty, UnsetType] = UNSET
     lose: Union[Lose, Gpu, UnsetType] = UNSET
@@ -197,6 +221,8 @@ class Happening(Strict):
     kernel_log: Union[List[Union[LogLine, str]], LogLine, str, UnsetType] = UNSET
     unreadable: Union[Unreadable, UnsetType] = UNSET
     engine: Union[EngineWord, UnsetType] = UNSET
+    diag_result: Union[List[DiagResult], DiagResult, UnsetType] = UNSET
+    diag_plan: Union[DiagPlan, UnsetType] = UNSET
 
 
 class Scheduled(Happening, kw_only=True):

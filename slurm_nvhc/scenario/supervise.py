@@ -8,7 +8,8 @@ Like slurmd: own process group, umask 0022, SIGPIPE blocked, standard output and
 pipe, and the hook counts as finished when it has exited *and* the pipe is at end-of-file.
 
 Request: ``argv``, ``environment``, ``cwd`` ("deleted" = a directory that is gone), ``stdin``
-("null" or "closed"), ``timeout_s``, ``terminate_after`` (seconds or null), ``grace_s``.
+("null" or "closed"), ``timeout_s``, ``terminate_after`` (seconds, null, or a simulated node's file: once a
+diagnostic runs there), ``grace_s``.
 Result: ``status`` (exit status, -N for a signal), ``out``, ``seconds``, ``timed_out``, ``left``
 (command lines of processes that were still there after the grace time; they are killed).
 """
@@ -23,10 +24,11 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 PR_SET_CHILD_SUBREAPER = 36
 MAX_OUTPUT = 1 << 20
+LOOK_S = 0.05  # between two looks at a simulated node's file
 
 
 def supervise(request: Dict[str, Any]) -> Dict[str, Any]:
@@ -73,13 +75,20 @@ def _enter(cwd: str) -> None:
         os.chdir(cwd)
 
 
-def _follow(pid: int, pipe: int, started: float, timeout_s: float, terminate_after: Optional[float]) -> Tuple[Optional[int], str, bool]:
+def _follow(
+    pid: int, pipe: int, started: float, timeout_s: float, terminate_after: Union[float, str, None]
+) -> Tuple[Optional[int], str, bool]:
     out = b""
     status: Optional[int] = None
-    open_pipe, timed_out, told = True, False, terminate_after is None
+    open_pipe, timed_out, told, looked = True, False, terminate_after is None, 0.0
     while open_pipe or status is None:
         now = time.monotonic() - started
-        if not told and terminate_after is not None and now >= terminate_after:
+        if isinstance(terminate_after, str):
+            if not told and now >= looked + LOOK_S:
+                looked, told = now, _diagnostic_runs(terminate_after)
+                if told:
+                    _signal_group(pid, signal.SIGTERM)
+        elif not told and terminate_after is not None and now >= terminate_after:
             told = True
             _signal_group(pid, signal.SIGTERM)
         if now >= timeout_s:
@@ -102,6 +111,11 @@ def _follow(pid: int, pipe: int, started: float, timeout_s: float, terminate_aft
     if status is None:
         status = _reap(pid)
     return status, out.decode("utf-8", "replace"), timed_out
+
+
+def _diagnostic_runs(world: str) -> bool:
+    with open(world, encoding="utf-8") as handle:
+        return json.load(handle)["diag"]["running"] is not None
 
 
 def _signal_group(pid: int, number: int) -> None:

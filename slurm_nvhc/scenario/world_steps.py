@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple, TypeVar, Union
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model.times import parse_duration
@@ -41,6 +41,10 @@ def build(scenario: Scenario, source: Loaded[Scenario]) -> World:
     for number, incident in enumerate(node.incidents):
         _at(source, ("node", "incidents", number), lambda: world.apply(_incident(incident)))  # noqa: B023
     _at(source, ("node", "engine"), lambda: world.apply(_engine(node.engine)))
+    world.engine_version = node.engine_version
+    for number, result in enumerate(node.diag_results):
+        _at(source, ("node", "diag_results", number), lambda: world.apply(_diag_result(result)))  # noqa: B023
+    _at(source, ("node", "diag_plan"), lambda: world.apply(_diag_plan(node.diag_plan)))
     return world
 
 
@@ -55,6 +59,9 @@ def rehearse(scenario: Scenario, source: Loaded[Scenario]) -> World:
             named = getattr(expect, key)
             for name in [] if named is UNSET else named:
                 _at(source, ("expect", number, key, name), lambda: start.gpu(name))  # noqa: B023
+        if not isinstance(expect.diag, UnsetType) and not isinstance(expect.diag.gpus, UnsetType):
+            for name in expect.diag.gpus:
+                _at(source, ("expect", number, "diag", "gpus"), lambda: start.gpu(name))  # noqa: B023
         for key in ("finding", "no_finding"):
             value = getattr(expect, key)
             for match in [] if value is UNSET else value if isinstance(value, list) else [value]:
@@ -125,6 +132,23 @@ def _incident(value: setting.Incident) -> Operation:
     return {"op": "incident", "system": value.system, "code": value.code, "result": value.result, "text": value.text, **about}
 
 
+def _fault(value: Union[steps.Fault, str]) -> Operation:
+    if isinstance(value, str):
+        return {"op": "fault", "kind": value}
+    return {"op": "fault", **{key: given for key in value.__struct_fields__ if (given := getattr(value, key)) is not UNSET}}
+
+
+def _diag_result(value: setting.DiagResult) -> Operation:
+    about = {key: got for key in ("gpu", "error") if (got := getattr(value, key)) is not UNSET}
+    return {"op": "diag_result", "test": value.test, "result": value.result, "text": value.text, "severity": value.severity, **about}
+
+
+def _diag_plan(value: setting.DiagPlan) -> Operation:
+    plan = {"op": "diag_plan", "behaviour": value.behaviour, "rc": value.exit, "real_seconds": value.real_seconds}
+    seconds = {} if isinstance(value.seconds, UnsetType) else {"seconds": parse_duration(value.seconds)}
+    return {**plan, **seconds, **({} if value.output is UNSET else {"output": value.output})}
+
+
 def _share(text: str) -> float:
     number = text.strip()
     try:
@@ -148,6 +172,7 @@ _AT_ONCE: Dict[str, Callable[[Any], List[Operation]]] = {
     "set": lambda v: [{"op": "set", "target": target, "value": value} for target, value in v.items()],
     "add": lambda v: [{"op": "add", "target": target, "amount": amount} for target, amount in v.items()],
     "traffic": lambda v: [{"op": "traffic", "gpu": v.gpu, "mb_per_s": v.mb_per_s}],
+    "fault": lambda v: [_fault(v)],
     "gpu_reset": lambda v: [{"op": "gpu_reset", "gpu": v}],
     "driver_reload": lambda v: [{"op": "driver_reload"}],
     "lose": _lose,
@@ -161,6 +186,8 @@ _AT_ONCE: Dict[str, Callable[[Any], List[Operation]]] = {
     "kernel_log": lambda v: [_line(line) for line in (v if isinstance(v, list) else [v])],
     "unreadable": lambda v: [{"op": "unreadable", "part": v.part, "reason": v.reason}],
     "engine": lambda v: [_engine(v)],
+    "diag_result": lambda v: [_diag_result(one) for one in (v if isinstance(v, list) else [v])],
+    "diag_plan": lambda v: [_diag_plan(v)],
 }
 _TAKES_TIME: Dict[str, Callable[[World, Any], Any]] = {
     "wait": lambda w, v: w.advance(parse_duration(v)),

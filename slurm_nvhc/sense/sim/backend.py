@@ -15,6 +15,7 @@ from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model import snapshot as snap
+from slurm_nvhc.model.diag import Ask, Report, Stopped
 from slurm_nvhc.model.history import Incident, Sample
 from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event, GpuIdentity, GpuState, PciGpu
@@ -122,6 +123,16 @@ class SimBackend:
 
     def health(self) -> Optional[Sequence[Incident]]:
         return None if self._world.watched is None else self._world.incidents
+
+    def diagnose(self, ask: Ask, seconds: float) -> Report:
+        from slurm_nvhc.sense.sim import diag_run  # a snapshot needs none of it
+
+        return diag_run.run(self._path, ask, seconds)
+
+    def stop_diag(self, seconds: float) -> Stopped:
+        from slurm_nvhc.sense.sim import diag_run
+
+        return diag_run.stop(self._path, seconds)
 
     def _told(self, scopes: Sequence[str], fields: Sequence[str]) -> Mapping[str, Mapping[str, Reading]]:
         world = self._world

@@ -23,6 +23,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "slow_burn": Operation(("link", "counter", "per_hour", "seconds")),
     "throttle": Operation(("gpu", "reason", "share", "seconds")),
     "traffic": Operation(("gpu", "mb_per_s")),
+    "fault": Operation(("kind",), ("at", "shows", "per_second", "per_gb", "counters", "share")),
     "advance": Operation(("seconds",)),
     "schedule": Operation(("at_s", "change")),
     "gpu_reset": Operation(("gpu",)),
@@ -40,6 +41,8 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "engine_xid": Operation(("gpu", "code"), ("at_s",)),
     "sxid": Operation(("switch", "code"), ("fatal", "link", "text")),
     "incident": Operation(("system", "code", "result"), ("text", "gpu")),
+    "diag_result": Operation(("test", "result"), ("gpu", "error", "text", "severity")),
+    "diag_plan": Operation((), ("behaviour", "seconds", "output", "rc", "real_seconds")),
     "engine": Operation(("behaviour",), (), True),
     "unreadable": Operation(("part",), ("reason",)),
 }

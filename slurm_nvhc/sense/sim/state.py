@@ -11,18 +11,18 @@ import fcntl
 import hashlib
 import json
 import os
-from typing import Any, Final, Iterable, Iterator, Mapping, Optional
+from typing import Any, Final, Iterable, Iterator, Mapping, Optional, Sequence
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.model import entity, history
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model import snapshot as snap
-from slurm_nvhc.model.reading import Reading
+from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event, GpuIdentity
 from slurm_nvhc.proc.files import write_atomic
 from slurm_nvhc.sense.kernel_log import Line
-from slurm_nvhc.sense.sim import inventory, parts
+from slurm_nvhc.sense.sim import diag, faults, inventory, parts
 
 SCHEMA: Final = 1
 MAX_FILE: Final = 64 * 1024 * 1024
@@ -56,6 +56,23 @@ class SimGpu:
             if moved and now is not None:
                 self.readings[name] = now + moved
 
+    def clear(self, by: str, actions: Sequence[int]) -> None:
+        """Counters and flags back to 0 as the catalogue says; recovery ``actions`` that were carried out are settled.
+
+        Nothing is left running, and a change of the ECC mode takes effect.
+        """
+        for readings in (self.readings, *self.links.values()):
+            for name, value in readings.items():
+                if by in cat.BY_NAME[name].cleared_by and not isinstance(value, NoData):
+                    readings[name] = 0
+        if self.readings.get("recovery_action") in actions:
+            self.readings["recovery_action"] = 0
+        if by in (cat.GPU_RESET, cat.REBOOT):
+            self.readings["ecc_mode"] = self.readings["ecc_pending"]
+        self.traffic_mb_s = 0.0
+        if not isinstance(self.readings["nvlink_throughput"], NoData):
+            self.readings["nvlink_throughput"] = 0
+
 
 class SimState:
     """Attributes are the node's state as it is now; wall_ns, boot_ns and at_ns are nanoseconds.
@@ -67,6 +84,8 @@ class SimState:
               only; None while nobody asked it to
     incidents: what the engine's own health check complains about
     blind:    what can not be read: part ("clock", "kernel_log", "pci") -> reason
+    faults:   planted ones, see sim/faults.py; step: the last one of a search in which data moved, and when it began (sim/traffic.py)
+    diag:     its diagnostics, see sim/diag.py
     behaviour, options: what the engine does, see World.engine
     """
 
@@ -101,6 +120,9 @@ class SimState:
         self.behaviour = "ok"
         self.options: dict[str, Any] = {}
         self.blind: dict[str, str] = {}
+        self.faults: list[faults.Fault] = []
+        self.diag = diag.Diags()
+        self.step: tuple[str, int] = ("", 0)
 
     @property
     def driver(self) -> str:
@@ -136,6 +158,9 @@ class SimState:
             "incidents": [incident._asdict() for incident in self.incidents],
             "engine": {"behaviour": self.behaviour, **self.options},
             "unreadable": self.blind,
+            "faults": [fault.to_json() for fault in self.faults],
+            "diag": self.diag.to_json(),
+            "step": list(self.step),
         }
 
     def fill(self, raw: Any, thing: str) -> None:
@@ -162,6 +187,9 @@ class SimState:
             self.behaviour = str(options.pop("behaviour"))
             self.options = options
             self.blind = {str(k): str(v) for k, v in _of(raw, "unreadable", dict).items()}
+            self.faults = [faults.from_json(item) for item in _of(raw, "faults", list)]
+            self.diag = diag.from_json(_of(raw, "diag", dict))
+            self.step = (str(raw["step"][0]), int(raw["step"][1]))
         except (KeyError, TypeError, ValueError, AttributeError) as exc:
             what = f"key {exc.args[0]!r} is missing" if isinstance(exc, KeyError) else str(exc)
             raise InputError(thing, "", f"is not a simulated node: {what}") from exc

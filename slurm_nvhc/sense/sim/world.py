@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import Any, Final, Iterator, Mapping, Optional
+from typing import Any, Final, Iterator, Mapping, Optional, Sequence
 
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import xids
@@ -20,7 +20,7 @@ from slurm_nvhc.model import snapshot as snap
 from slurm_nvhc.model.reading import NoData, Reading
 from slurm_nvhc.model.snapshot import Event
 from slurm_nvhc.sense.kernel_log import Line
-from slurm_nvhc.sense.sim import arguments, inventory, parts, target
+from slurm_nvhc.sense.sim import arguments, diag, faults, inventory, parts, target
 from slurm_nvhc.sense.sim.operations import check_operation
 from slurm_nvhc.sense.sim.state import NS, SimGpu, SimState, checked_identity, locked, read_document, write_document
 from slurm_nvhc.sense.sim.target import Target
@@ -127,20 +127,20 @@ class World(SimState):
         self._forget()
         self.driver_loaded_ns = self.wall_ns
         for gpu in self.gpus:
-            _clear(gpu, cat.REBOOT, range(1, 8))
+            gpu.clear(cat.REBOOT, range(1, 8))
         for part in self.parts.values():
             part.clear(cat.REBOOT)
 
     def driver_reload(self) -> None:
         self.driver_loaded_ns = self.wall_ns
         for gpu in self.gpus:
-            _clear(gpu, cat.DRIVER_RELOAD, ())
+            gpu.clear(cat.DRIVER_RELOAD, ())
         for part in self.parts.values():
             part.clear(cat.DRIVER_RELOAD)
 
     def gpu_reset(self, gpu: str) -> None:
         for card in self._some(gpu):
-            _clear(card, cat.GPU_RESET, (1, 4))
+            card.clear(cat.GPU_RESET, (1, 4))
 
     # -- readings ----------------------------------------------------------------
 
@@ -206,6 +206,22 @@ class World(SimState):
             card.traffic_mb_s = rate
             if not isinstance(card.readings["nvlink_throughput"], NoData):
                 card.readings["nvlink_throughput"] = int(2 * rate)  # whole MB/s, as DCGM tells it
+
+    def fault(
+        self,
+        kind: str,
+        at: str = "",
+        shows: str = "",
+        per_second: Optional[float] = None,
+        per_gb: Optional[float] = None,
+        counters: Optional[Sequence[str]] = None,
+        share: float = 1.0,
+    ) -> None:
+        """Plant a fault that shows itself only while data passes it (sim/faults.py); ``none`` takes all of them away."""
+        if kind == faults.NONE:
+            self.faults = []
+        else:
+            self.faults.append(faults.plant(self, kind, at, shows, per_second, per_gb, counters, share))
 
     # -- cards -------------------------------------------------------------------
 
@@ -348,6 +364,15 @@ class World(SimState):
         about = self.gpu(gpu).identity.uuid if gpu else entity.NODE
         self.incidents.append(history.Incident(system, arguments.code(code), result, about, text))
 
+    def diag_result(self, test: str, result: str, gpu: str = "", error: Optional[int] = None, text: str = "", severity: str = "") -> None:
+        """What a test of DCGM's diagnostic says from now on of a card ("*": of each), or (gpu: "") of the node; pass takes it away."""
+        for where in [card.identity.uuid for card in self._some(gpu)] if gpu else [entity.NODE]:
+            self.diag.say(diag.Said(test, where, result, error, text, severity))
+
+    def diag_plan(self, behaviour: str = "ok", seconds: Any = None, output: Any = None, rc: int = 0, real_seconds: float = 0.0) -> None:
+        """How diagnostics go from now on (diag.Plan): what is not said is as usual. One that runs has ended."""
+        self.diag.take(diag.Plan(behaviour, seconds, output, rc, real_seconds), self.wall_ns)
+
     def watch(self) -> bool:
         """Have the engine sample from now on; False when it did already."""
         if self.watched is not None:
@@ -363,7 +388,7 @@ class World(SimState):
 
     def _forget(self) -> None:
         """What lives in the engine's memory only."""
-        self.engine_events, self.watched, self.incidents = [], None, []
+        self.engine_events, self.watched, self.incidents, self.diag.running = [], None, [], None
 
     def unreadable(self, part: str, reason: str = "Permission denied") -> None:
         """Make clock, kernel_log or pci unreadable; an empty reason makes it readable again."""
@@ -412,21 +437,3 @@ class World(SimState):
         if at < self.wall_ns - self.boot_ns:
             raise InputError(what, "key at_s", "is before the node's boot")
         return at
-
-
-def _clear(gpu: SimGpu, by: str, actions: Any) -> None:
-    """Counters and flags back to 0 as the catalogue says; recovery actions that were carried out are settled.
-
-    Nothing is left running, and a change of the ECC mode takes effect.
-    """
-    for readings in (gpu.readings, *gpu.links.values()):
-        for name, value in readings.items():
-            if by in cat.BY_NAME[name].cleared_by and not isinstance(value, NoData):
-                readings[name] = 0
-    if gpu.readings.get("recovery_action") in actions:
-        gpu.readings["recovery_action"] = 0
-    if by in (cat.GPU_RESET, cat.REBOOT):
-        gpu.readings["ecc_mode"] = gpu.readings["ecc_pending"]
-    gpu.traffic_mb_s = 0.0
-    if not isinstance(gpu.readings["nvlink_throughput"], NoData):
-        gpu.readings["nvlink_throughput"] = 0
