@@ -272,6 +272,7 @@ def scene(context: Context, seen: Observation, remedies: Sequence[Remedy], uuid:
         strikes=kept.strikes,
         policy=context.policy.hash,
         mode=context.policy.mode,
+        diag=seen.given.diag,
     )
     extract = {u: [_row(r) for r in context.book.ask(_runs_of(u), ())] for u in evidence.concerned(out, uuid)}
     return out._replace(ledger=extract)

@@ -6,11 +6,12 @@ from typing import Any, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.compare import compare, since, tally, window_seconds
 from slurm_nvhc.context import Context
-from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, Input, Judgement, Window, judge, when
+from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, Input, Judgement, Window, judge, when, with_diag
 from slurm_nvhc.judge.learn import lesson
 from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity, learned, settled, timeline
 from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.diag import Report
 from slurm_nvhc.model.earlier import Earlier
 from slurm_nvhc.model.given import Given
 from slurm_nvhc.model.history import Health, History
@@ -40,6 +41,7 @@ class Observation(NamedTuple):
     given: what judge was told besides.
     first_look: (wall_ns, boot_ns) of the reading before, when a second one was taken; its own is not kept.
     taught: what this look taught about the node, entity -> field -> reading.
+    cursor: where the kernel log was read from.
     """
 
     snapshot: Snapshot
@@ -53,6 +55,7 @@ class Observation(NamedTuple):
     given: Given
     first_look: Optional[tuple[int, int]] = None
     taught: learned.Table = {}
+    cursor: str = ""
 
 
 def observe(context: Context) -> Observation:
@@ -182,7 +185,7 @@ def judge_snapshots(
         history=history,
         earlier=_earlier(context, before, snapshot),
     )
-    return judge_given(context, before, snapshot, baseline, run_id, given)
+    return judge_given(context, before, snapshot, baseline, run_id, given)._replace(cursor=cursor)
 
 
 def judge_given(
@@ -193,27 +196,7 @@ def judge_given(
     window = _window(context, snapshot, baseline, before)
     scope = None if job is None else frozenset(given.mapping.uuids)
     changes = compare(before, snapshot, scope) if before is not None else ()
-    inp = Input(
-        hook=context.hook,
-        snapshot=snapshot,
-        before=before,
-        changes=changes,
-        window=window,
-        policy=context.judged_by,
-        job=job,
-        mapping=given.mapping,
-        known=given.known,
-        exclusions=given.exclusions,
-        expected_gpus=given.expected_gpus,
-        troubles=given.troubles,
-        settled=settled.table(given.settled),
-        events_are_new=given.events_are_new,
-        run_id=run_id,
-        health=given.health,
-        history=given.history,
-        learned=given.learned,
-        earlier=given.earlier,
-    )
+    inp = _input(context, snapshot, before, changes, window, given)._replace(run_id=run_id)
 
     def fold(memory: dict[str, Any], look: Optional[Look]) -> tuple[_Folded, dict[str, Any], Optional[Look]]:
         grown, new_look = since(look, snapshot)
@@ -229,6 +212,52 @@ def judge_given(
         judgement = judge(inp._replace(troubles=tuple(dict.fromkeys([*given.troubles, *book.troubles]))), {})
     taught = lesson(inp, judgement.findings)
     return Observation(snapshot, before, baseline, changes, window, given.mapping, given.exclusions, judgement, given, taught=taught)
+
+
+def _input(
+    context: Context, snapshot: Snapshot, before: Optional[Snapshot], changes: tuple[Change, ...], window: Window, given: Given
+) -> Input:
+    return Input(
+        hook=context.hook,
+        snapshot=snapshot,
+        before=before,
+        changes=changes,
+        window=window,
+        policy=context.judged_by,
+        job=context.job,
+        mapping=given.mapping,
+        known=given.known,
+        exclusions=given.exclusions,
+        expected_gpus=given.expected_gpus,
+        troubles=given.troubles,
+        settled=settled.table(given.settled),
+        events_are_new=given.events_are_new,
+        health=given.health,
+        history=given.history,
+        learned=given.learned,
+        earlier=given.earlier,
+        diag=given.diag,
+    )
+
+
+def look_again(context: Context, seen: Observation) -> Observation:
+    """A prolog's look once more, judged anew: something of ours has loaded the GPUs since, and the job begins now.
+
+    ``seen`` itself when the node can not be read any more.
+    """
+    snapshot = _read(context, seen.cursor)
+    if snapshot.gpus is None:
+        return seen
+    first = seen.first_look or (seen.snapshot.wall_ns, seen.snapshot.boot_ns)
+    run_id = f"{context.hook}:{seen.snapshot.boot_id}:{first[1]}"
+    return judge_snapshots(context, None, snapshot, None, seen.cursor, run_id)._replace(first_look=first)
+
+
+def with_report(context: Context, seen: Observation, report: Report) -> Observation:
+    """With what a diagnostic said, judged beside what was judged before."""
+    given = seen.given._replace(diag=report)
+    inp = _input(context, seen.snapshot, seen.before, seen.changes, seen.window, given)
+    return seen._replace(given=given, judgement=with_diag(inp, seen.judgement, report))
 
 
 def _gres(context: Context) -> tuple[Optional[gres_file.GresList], Optional[Trouble]]:

@@ -12,7 +12,7 @@ import time
 import zlib
 from typing import Any, Callable, Final, Mapping, NamedTuple, Optional, Sequence, TypeVar
 
-from slurm_nvhc import run_text, since_drain
+from slurm_nvhc import diagnose, run_text, since_drain
 from slurm_nvhc.act import exclusions, narrow, outbox, quiet, remedy, user_report
 from slurm_nvhc.act.execute import Outcome, Tools, execute
 from slurm_nvhc.act.plan import PlanInput, Step, comes_back, needs_job, needs_jobs, needs_node_state, plan, reason_findings
@@ -25,9 +25,9 @@ from slurm_nvhc.context import Context, Site, at_switch, durable, prepare
 from slurm_nvhc.errors import MonitorError
 from slurm_nvhc.hold import launch
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, PROLOG
+from slurm_nvhc.model import diag, settled, suspect, timeline
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import given as given_facts
-from slurm_nvhc.model import settled, suspect, timeline
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.job import GpuMapping
 from slurm_nvhc.model.learned import ITSELF, Lesson
@@ -100,9 +100,13 @@ def run_hook(
         context, switch = at_switch(context)
         if switch.everything:
             return None
-        observation = observe(context)
+        # First of all: it would be seen as load on the GPUs, and may be in the way of a job.
+        context = _whatever(context, lambda: _nothing_left(context), context)
+        first = observe(context)
         # A fault of our own in what is kept and told costs neither the protection nor what it has decided.
-        key = _whatever(context, lambda: _keep_start(context, observation), 0)
+        key = _whatever(context, lambda: _keep_start(context, first), 0)
+        observation = _whatever(context, lambda: diagnose.diagnosed(context, first), first)
+        _whatever(context, lambda: _count_looks(context, observation), None)
         result = _act(context, observation, on_decided)
         result = result.with_late(_whatever(context, lambda: _keep_watch(context, observation), ()))
         result = result.with_late(_whatever(context, lambda: _user_report(context, observation), ()))
@@ -121,6 +125,11 @@ def _whatever(context: Context, work: Callable[[], T], default: T) -> T:
         return default
 
 
+def _nothing_left(context: Context) -> Context:
+    """The context with what is known of a diagnostic that a dead run has left, and that could not be ended."""
+    return context._replace(troubles=(*context.troubles, *diagnose.end_left(context)))
+
+
 def _keep_start(context: Context, observation: Observation) -> int:
     """Keep what later runs compare with, before anything is done: acting may use up the time.
 
@@ -131,11 +140,8 @@ def _keep_start(context: Context, observation: Observation) -> int:
     if context.hook == PROLOG and job is not None and snapshot.gpus is not None:
         job_id = job.job_id
         key = book.ask(lambda led: led.save_baseline(job_id, snapshot), 0)
-    if context.hook == HEALTH_CHECK:
-        since_drain.count_pass(context, observation)
-        if snapshot.gpus is not None:
-            book.ask(lambda led: led.save_last_seen(snapshot), None)
-        _keep_clean_looks(context, observation)
+    if context.hook == HEALTH_CHECK and snapshot.gpus is not None:
+        book.ask(lambda led: led.save_last_seen(snapshot), None)
     if snapshot.gpus:
         book.ask(lambda led: led.remember_gpus(snapshot), None)
     if observation.taught and context.pause is None and book.protective().own_drain is None:
@@ -144,6 +150,13 @@ def _keep_start(context: Context, observation: Observation) -> int:
     if context.hook != EPILOG and snapshot.events_known:
         book.ask(lambda led: led.put(f"kernel_cursor:{context.hook}", snapshot.kernel_cursor), None)
     return key
+
+
+def _count_looks(context: Context, observation: Observation) -> None:
+    """What a health check found, a diagnostic included, counts for ending our own drain and clearing suspicions."""
+    if context.hook == HEALTH_CHECK:
+        since_drain.count_pass(context, observation)
+        _keep_clean_looks(context, observation)
 
 
 def _act(context: Context, observation: Observation, on_decided: Callable[[Result], object] = lambda result: None) -> Result:
@@ -235,7 +248,7 @@ def _given(context: Context, observation: Observation) -> PlanInput:
         slots={g.identity.pci: uuid for uuid, g in (observation.snapshot.gpus or {}).items() if g.identity.pci},
         clean_looks=_clean_looks(context) if any(e.stage == SUSPECTED for e in kept.exclusions) else {},
         **_grounds(context, observation, kept.exclusions),
-        **since_drain.facts(context, kept.own_drain, observation.snapshot.wall_ns),
+        **since_drain.facts(context, kept.own_drain, observation.snapshot),
     )
 
 
@@ -349,7 +362,9 @@ def _keep_clean_looks(context: Context, observation: Observation) -> None:
     suspected = [e.uuid for e in context.book.protective().exclusions if e.stage == SUSPECTED]
     before = _clean_looks(context)
     if suspected or before:
-        looks = exclusions.clean_looks(before, suspected, observation.judgement.gpu_verdicts)
+        failed = [uuid for uuid in suspected if diagnose.stands_failed(context, uuid)]  # a look shows nothing of that
+        verdicts = {uuid: verdict for uuid, verdict in observation.judgement.gpu_verdicts.items() if uuid not in failed}
+        looks = exclusions.clean_looks(before, suspected, verdicts)
         context.book.ask(lambda led: led.put("clean_looks", " ".join(f"{uuid} {n}" for uuid, n in looks.items())), None)
 
 
@@ -382,6 +397,7 @@ def _remember(result: Result, key: int) -> None:
             "suspects": [suspect.to_json(s) for s in seen.judgement.suspects],
             "mapping": {"exact": seen.mapping.exact, "why": seen.mapping.why},
             "not_compared": seen.judgement.not_compared,
+            **({} if seen.given.diag is None else {"diag": diag.to_json(seen.given.diag)}),
             **result.after.to_json(),
         },
         given=_facts(context, seen),

@@ -16,9 +16,9 @@ from slurm_nvhc.book import Book
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.context import Context, Site
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK, Judgement
+from slurm_nvhc.model import diag, learned
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import given as given_facts
-from slurm_nvhc.model import learned
 from slurm_nvhc.model.finding import Finding
 from slurm_nvhc.model.given import Given
 from slurm_nvhc.model.job import Job
@@ -257,6 +257,8 @@ def _past(run: Run, starts: _Starts, lessons: tuple[Lesson, ...]) -> tuple[Optio
         given = given_facts.from_json(run.given, snapshot)
         look, uid = run.given.get("first_look"), run.given.get("uid")
         first_look = None if look is None else (int(look[0]), int(look[1]))
+        tested = run.outcome.get("diag")
+        given = given._replace(diag=None if tested is None else diag.from_json(tested))
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         return None, "what judge was told can not be read"
     job = Job(run.job_id, uid if isinstance(uid, int) else None, run.user, run.partition) if run.job_id else None

@@ -1,15 +1,17 @@
-"""What has happened on the node since our own drain: clean looks, jobs that ended, hooks of others. Asked for only where it may end."""
+"""What has happened on the node since our own drain: clean looks, tests, jobs that ended. Asked for only where it may end."""
 
 from __future__ import annotations
 
 import zlib
 from typing import Any, Final
 
+from slurm_nvhc import diagnose
 from slurm_nvhc.act import healing
 from slurm_nvhc.act.passes import passed
 from slurm_nvhc.context import Context
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK
 from slurm_nvhc.model.protective import SUSPECTED, OwnDrain
+from slurm_nvhc.model.snapshot import Snapshot
 from slurm_nvhc.observation import Observation
 from slurm_nvhc.slurm import conf
 
@@ -20,27 +22,42 @@ _NOTE: Final = "own_passes"
 
 def count_pass(context: Context, seen: Observation) -> None:
     """A health check adds to the row of those that found well what our drain is for, or ends the row. In a pause none counts."""
-    kept = context.book.protective()
-    own = kept.own_drain
+    own = context.book.protective().own_drain
     if context.hook != HEALTH_CHECK or own is None:
         return
     judgement = seen.judgement
-    excluded = [e.uuid for e in kept.exclusions if e.stage != SUSPECTED]
-    verdict = judgement.decision.verdict
+    verdict, excluded = judgement.decision.verdict, _kept_off(context)
     well = context.pause is None and passed(own, context.policy, seen.snapshot, verdict, judgement.gpu_verdicts, excluded)
     number = _passes(context, own) + 1 if well else 0
     context.book.ask(lambda led: led.put(_NOTE, f"{_name(own)} {number}"), None)
 
 
-def facts(context: Context, own: OwnDrain | None, now_ns: int) -> dict[str, Any]:
+def _kept_off(context: Context) -> frozenset[str]:
+    """GPUs that no job gets."""
+    return frozenset(e.uuid for e in context.book.protective().exclusions if e.stage != SUSPECTED)
+
+
+def facts(context: Context, own: OwnDrain | None, snapshot: Snapshot) -> dict[str, Any]:
     """Fields of act's PlanInput."""
     if own is None or context.hook != HEALTH_CHECK or context.policy.drain.resume == healing.OFF:
         return {}
+    now_ns, gpus = snapshot.wall_ns, tuple(snapshot.gpus or ())
+    wanted = context.policy.drain.resume_diagnostic
+    tests = {uuid: diagnose.last(context, uuid) for uuid in gpus} if wanted else {}
+    untested = tuple(uuid for uuid, t in tests.items() if t is None or not t.has_passed(wanted, own.set_ns))
+    kept_off = _kept_off(context)
+    failed = tuple(uuid for uuid in gpus if uuid not in kept_off and diagnose.stands_failed(context, uuid))
     alone = conf.only_hooks(context.slurm_conf, OUR_HOOKS) if context.slurm_conf else None
     # The job whose own epilog drained the node ended then too: another epilog may have come after ours.
     runs = context.book.ask(lambda led: led.runs_between(EPILOG, own.set_ns - 1, now_ns + 1), None)
     ended = None if runs is None else len({run.job_id for run in runs if run.ended_ns >= own.set_ns})
-    return {"clean_passes": _passes(context, own), "epilog_alone": alone, "jobs_ended": ended}
+    return {
+        "clean_passes": _passes(context, own),
+        "epilog_alone": alone,
+        "jobs_ended": ended,
+        "untested": untested if gpus else None,
+        "diag_failed": failed,
+    }
 
 
 def _passes(context: Context, own: OwnDrain) -> int:

@@ -207,3 +207,55 @@ def test_a_broken_ledger_ends_nothing_and_says_so() -> None:
     done = site.do((Step(st.SUSPECT, uuid=uuid(4), code="NVL-STORM"), Step(st.HOLD_LOST, uuid=uuid(3))), inp())
     assert [d.ok for d in done.done] == [False, False]
     assert {t.code for t in done.troubles} == {"MON-LEDGER"}
+
+
+# --- what was proven
+
+
+PROOF = finding("DIAG-FAIL")
+
+
+def test_a_gpu_that_was_excluded_and_fails_a_test_is_verified() -> None:
+    site = Site()
+    site.ledger.excluded = excluded()
+    site.run(decision(proposal("narrow", PROOF)), policy=NARROW, exclusions=excluded())
+    (one,) = site.ledger.excluded.values()
+    assert (one.stage, one.code, one.since_ns) == (kept.VERIFIED, "NVL-STORM", T0 - DAY), "it is still excluded for what it was"
+    assert one.why == "gpu3 is bad; verified 2027-01-15T08:00:00Z: DIAG-FAIL is bad"
+    again = plan(inp(decision(proposal("narrow", PROOF)), exclusions=site.ledger.excluded))
+    assert st.VERIFY not in kinds(again)
+
+
+def test_a_suspicion_that_a_test_confirms_begins_as_verified() -> None:
+    site = Site()
+    site.ledger.excluded = suspected()
+    step = only(plan(inp(decision(proposal("narrow", PROOF)), policy=NARROW, suspected=suspected())), st.EXCLUDE)
+    assert step.about == kept.VERIFIED
+    site.ledger.excluded = {}
+    site.do((step,), inp())
+    assert site.ledger.excluded[uuid(3)].stage == kept.VERIFIED
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        FAULT,
+        decision(observed=(proposal("narrow", PROOF),), verdict="fail"),  # a rule that observes proves nothing
+        decision(proposal("notify", PROOF._replace(verdict="warn"))),
+        decision(proposal("narrow", finding("DIAG-FAIL", 4))),  # another GPU
+    ],
+)
+def test_nothing_less_verifies_it(what: Any) -> None:
+    assert st.VERIFY not in kinds(plan(inp(what, policy=NARROW, exclusions=excluded())))
+
+
+def test_a_first_finding_by_a_test_alone_is_an_exclusion_like_others() -> None:
+    step = only(plan(inp(decision(proposal("narrow", PROOF)), policy=NARROW)), st.EXCLUDE)
+    assert step.about == ""
+
+
+def test_verifying_one_that_is_released_meanwhile_is_no_fault() -> None:
+    site = Site()
+    done = site.do((Step(st.VERIFY, uuid=uuid(3), why="w"),), inp())
+    assert [d.ok for d in done.done] == [True]
+    assert site.ledger.excluded == {}

@@ -67,6 +67,7 @@ def test_all_that_speaks_for_it() -> None:
         ({"intents": (Intent("reboot", "nvhc: ours", T0),)}, "something else"),
         ({"clean_passes": 2}, "2 of 3 health checks"),
         ({"now_ns": OWN.set_ns + 1799 * 10**9}, "1s of 30m are left"),
+        ({"diag_failed": (uuid(5), uuid(6))}, "a diagnostic has failed, and not passed after that, on GPU-00000005…, GPU-00000006…"),
         ({"policy": policy(drain=Drain(resume="standing"))}, "every reading shows"),
         ({"policy": policy(drain=Drain(resume="own", resume_per_day=0))}, "the policy ends none"),
     ],
@@ -75,6 +76,33 @@ def test_what_speaks_against_it(change: dict[str, Any], why: str) -> None:
     steps = plan(well(**change))
     assert not {st.RESUME, st.BAR} & set(kinds(steps))
     assert why in told(well(**change))
+
+
+TESTING = HEALING._replace(drain=HEALING.drain._replace(resume_diagnostic=("2",)))
+
+
+@pytest.mark.parametrize(
+    ("tests", "untested", "why"),
+    [
+        (("2",), (uuid(5),), "diagnostic level 2 must have passed on every GPU since, and it has not on GPU-00000005"),
+        (("2",), (uuid(5),), "run `nvhc diag --level 2` on the node"),
+        (("memory", "pcie"), (uuid(5),), "diagnostic memory, pcie must have passed"),
+        (("memory", "pcie"), (uuid(5),), "run `nvhc diag --tests memory,pcie` on the node"),
+        (("2",), None, "the node's GPUs are not known"),
+    ],
+)
+def test_the_diagnostic_that_the_policy_asks_for_comes_first(tests: tuple[str, ...], untested: Any, why: str) -> None:
+    asking = HEALING._replace(drain=HEALING.drain._replace(resume_diagnostic=tests))
+    inp = well(policy=asking, untested=untested)
+    assert kinds(plan(inp)) == [st.NOTE]
+    assert why in told(inp)
+    assert kinds(plan(inp._replace(untested=()))) == [st.RESUME]
+    assert kinds(plan(well(untested=untested))) == [st.RESUME], "without the policy's asking nothing is"
+
+
+def test_a_diagnostic_is_no_ground_to_end_a_drain_sooner() -> None:
+    for change in ({"clean_passes": 2}, {"jobs_ended": 1}, {"decision": decision(verdict="warn")}, {"now_ns": OWN.set_ns + 1}):
+        assert kinds(plan(well(policy=TESTING, untested=(), **change))) == [st.NOTE]
 
 
 @pytest.mark.parametrize("change", [{"jobs_ended": 7}, {"jobs_ended": None}, {"own": OWN._replace(idle=False)}])

@@ -20,7 +20,8 @@ from slurm_nvhc.policy import compiled as pol
 
 # What only says how things are, whoever made them so: a drain that somebody ended, a card that was swapped.
 SAYS = {
-    st.OWN, st.END_INTENT, st.END_OWN, st.ACCEPT, st.SUSPECT, st.NEW_SLOT, st.END_EXCLUSION, st.HOLD_LOST, st.KEEP, st.NOTIFY, st.NOTE,
+    st.OWN, st.END_INTENT, st.END_OWN, st.ACCEPT, st.SUSPECT, st.VERIFY, st.NEW_SLOT, st.END_EXCLUSION, st.HOLD_LOST, st.KEEP,
+    st.NOTIFY, st.NOTE,
 }  # fmt: skip
 KINDS = sorted({value for name, value in vars(st).items() if name.isupper() and isinstance(value, str)})
 DOES = [kind for kind in KINDS if kind not in SAYS]

@@ -240,7 +240,7 @@ def a_teller(tmp_path: Path, book: Book, left_s: float = 30.0, **sections: Any) 
     found = act_fakes.finding("NVL-STORM", 3)
     seen: Any = SimpleNamespace(
         mapping=act_fakes.mapping(), judgement=SimpleNamespace(findings=(found,), suspects=()), changes=(), before=None,
-        snapshot=build.snapshot(build.gpu(3)),
+        given=SimpleNamespace(diag=None), snapshot=build.snapshot(build.gpu(3)),
     )  # fmt: skip
     given = act_fakes.given(strikes=book.kept.strikes, intents=book.kept.intents, policy=policy)
     return Teller(context, seen, given, ())

@@ -16,8 +16,8 @@ PACKAGE = ROOT / "slurm_nvhc"
 ROOMS = {"sense", "compare", "judge", "act", "record"}
 BASE = {"model", "catalog", "policy", "slurm", "proc", "errors", "resources", "strict_yaml", "yaml_errors"}
 TOP = {
-    "aftermath", "book", "cli", "context", "doctor", "hold", "hooks", "observation", "pipeline", "run_text", "scenario", "simulate",
-    "since_drain",
+    "aftermath", "book", "cli", "context", "diagnose", "doctor", "ground", "hold", "hooks", "isolate", "observation", "pipeline",
+    "run_text", "scenario", "screen", "simulate", "since_drain", "sweep",
 }  # fmt: skip
 PURE = {"compare", "judge"}
 

@@ -62,7 +62,7 @@ def test_no_step_of_a_plan_is_lost_on_the_way(monkeypatch: pytest.MonkeyPatch) -
     assert [i.kind for i in site.ledger.pending] == ["drain"], "the next hook tries again"
 
 
-@pytest.mark.parametrize("name", ["_keep_start", "_keep_watch", "_user_report", "_remember", "_log"])
+@pytest.mark.parametrize("name", ["_keep_start", "_count_looks", "_keep_watch", "_user_report", "_remember", "_log"])
 def test_what_was_decided_is_kept_when_writing_it_down_breaks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     site = Site(tmp_path)
     site.write_policy(DRAINS)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from slurm_nvhc.catalog import diags
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.catalog import findings as codes
-from slurm_nvhc.policy import compiled
+from slurm_nvhc.policy import acting, compiled
 from slurm_nvhc.policy.compile import compile_policy
 from slurm_nvhc.policy.compiled import Cusum, Level, Poisson, Rule
 
@@ -29,7 +30,7 @@ def test_every_rule_has_unit_source_and_why(rule: Rule) -> None:
         ("observe", "drain", ["fabric_health", "fabric_configuration", "fabric_summary", "switch_reset", "switch_port_state",
                               "switch_port_fatal", "switch_port_down", "switch_lost", "rdma_down"]),
         ("enforce", "narrow", ["row_remap_failure", "sram_threshold", "memory_unrepairable", "ecc_uncorrectable", "xid_ecc",
-                               "retired_pages"]),
+                               "retired_pages", "diag_isolate"]),
         ("observe", "narrow", ["xid_contained", "nvl_storm", "nvl_replay", "nvl_recovery", "nvl_crc", "pcie_width",
                                "pcie_width_learned", "nvl5_recovery", "nvl5_link_down", "nvl5_ber"]),
         ("observe", "notify", ["row_remap_pending", "xid_memory", "ecc_off", "pcie_replay", "thermal_slowdown", "thermal_slowdown_now",
@@ -39,8 +40,10 @@ def test_every_rule_has_unit_source_and_why(rule: Rule) -> None:
                                "switch_drift", "power_learned", "pcie_gen_learned"]),
         ("observe", "note", ["peer_clock", "peer_temp", "peer_power", "peer_throttle", "peer_link", "peer_errors",
                              "row_remapped", "ecc_corrected", "xid_app", "row_spares", "nvl5_symbol", "sxid_nonfatal", "pcie_errors",
-                             "board_limits", "left_memory", "left_process", "rdma_recovery", "rdma_errors"]),
+                             "board_limits", "left_memory", "left_process", "rdma_recovery", "rdma_errors", "diag_remap_pending",
+                             "diag_pages_pending", "diag_software"]),
         ("enforce", "note", ["retired_pages_pending"]),
+        ("enforce", "notify", ["diag_suspect"]),
         ("off", "notify", ["gpu_temp", "memory_temp"]),
         ("off", "none", ["power_cap"]),
         ("off", "note", ["clocks_set"]),
@@ -157,4 +160,23 @@ def test_codes_of_faults_have_a_rule() -> None:
     without = {c.code for c in codes.ALL if c.klass != "monitor"} - {r.finding for r in RULES.values()}
     without -= {"NO-BASELINE", "COUNTER-RESET"}  # of the node, and no faults
     without -= {"RDMA-NONE"}  # what rdma_down can not say of single ports
+    without -= {"DIAG-NO-RESULT", "DIAG-PASS", "SDC-DIGEST"}  # of an active test: no reading is behind them
     assert without == {"GPU-SWAPPED", "GPU-NEW", "GPU-EXCLUDED", "SITE-RULE", "NO-DATA", "DCGM-HEALTH"}
+
+
+def test_of_a_diagnostic_only_hardware_that_dcgm_says_to_isolate_for_fails() -> None:
+    failing = [level for rule in RULES.values() if rule.kind == "diag" for level in rule.fail]
+    (level,) = failing
+    assert level.diag is not None
+    assert (level.diag.status, level.diag.severities) == (("fail",), ("isolate",))
+    assert set(level.diag.tests) == {t.name for t in diags.TESTS if t.active}
+    (warned,) = RULES["diag_suspect"].warn
+    assert warned.diag is not None
+    assert set(warned.diag.tests) == {t.name for t in diags.TESTS if t.active}, "every test of hardware has a rule"
+
+
+def test_no_diagnostic_is_run_unless_a_site_says_so() -> None:
+    assert acting.Diagnostics() == POLICY.diagnostics
+    assert (POLICY.diagnostics.prolog, POLICY.diagnostics.epilog, POLICY.diagnostics.drained) == ((), (), ())
+    assert (acting.Isolate(), acting.Screen()) == (POLICY.isolate, POLICY.screen)
+    assert POLICY.drain.resume_diagnostic == ()

@@ -82,7 +82,7 @@ def test_every_field_and_every_code_of_a_rule_is_listed() -> None:
     "struct",
     [schema.Level, schema.Rule, schema.Narrow, schema.Expect, schema.Monitor, schema.Engine, schema.Slurm, schema.Drain,
      schema.Poisson, schema.Cusum, schema.FalseAlarms, schema.Peers, schema.UserReport, schema.Budgets, schema.Record, schema.Reboot,
-     schema.SiteHooks, schema.Evidence, schema.Limits, schema.PolicyFile],
+     schema.SiteHooks, schema.Evidence, schema.Limits, schema.Diagnostics, schema.Isolate, schema.Screen, schema.PolicyFile],
 )  # fmt: skip
 def test_every_key_is_described(struct: type[msgspec.Struct]) -> None:
     for key in struct.__struct_fields__:

@@ -72,6 +72,7 @@ def run_hook(world: World, cell: Cell, hook: str, job_id: str, step: Step, manne
     try:
         seen = _observation(world, cell, look, positions, exclusions)
         pipeline._keep_start(context, seen)
+        pipeline._count_looks(context, seen)
         result = pipeline._act(context, seen)
         fails = result.fail_hook
         ours = [t.detail for t in result.late if t.code == "MON-INTERNAL" and t.detail.startswith("step ")]

@@ -17,6 +17,7 @@ from typing import Any, Final, Mapping, NamedTuple, Optional, Sequence
 from slurm_nvhc.act.remedy import Remedy
 from slurm_nvhc.act.words import clean
 from slurm_nvhc.errors import MonitorError
+from slurm_nvhc.model import diag as dg
 from slurm_nvhc.model import entity as ent
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import reading as rd
@@ -40,7 +41,7 @@ MOST_EVENTS: Final = 500  # kernel log lines, the newest
 MOST_ROWS: Final = 500  # findings, changes
 MAX_TEXT: Final = 1000  # characters of a kernel log line
 # Left out first when a bundle is too large: what other places keep as well.
-_DROPPED: Final = ("ledger", "changes", "before", "events", "parts", "now", "findings")
+_DROPPED: Final = ("ledger", "changes", "before", "events", "parts", "now", "diag", "findings")
 _NAME: Final = re.compile(r"(\d{8}T\d{6}Z-[A-Za-z0-9-]{1,40}-[A-Za-z0-9]{1,20}(?:\.\d{1,3})?)\.(?:json|bug-report\.log)(?:\.gz)?")
 
 BUG_REPORT: Final = "/usr/bin/nvidia-bug-report.sh"
@@ -52,6 +53,7 @@ class Scene(NamedTuple):
 
     before:   the snapshot at the start of the window; None without one
     ledger:   UUID -> the last runs that said something about this GPU, JSON-able, newest first
+    diag:     what a diagnostic of this run said; None when there was none
     """
 
     node: str
@@ -70,6 +72,7 @@ class Scene(NamedTuple):
     policy: str
     mode: str
     ledger: Mapping[str, Sequence[Mapping[str, Any]]] = {}
+    diag: Optional[dg.Report] = None
 
 
 class Occasion(NamedTuple):
@@ -119,6 +122,7 @@ def document(scene: Scene, occasion: Occasion) -> dict[str, Any]:
         "own_drain": scene.own._asdict() if scene.own is not None else None,
         "strikes": [s._asdict() for s in scene.strikes],
         "findings": [fd.to_json(f) for f in scene.findings][:MOST_ROWS],
+        "diag": dg.to_json(scene.diag) if scene.diag is not None else None,
         "now": _readings(now, gpus),
         "parts": {n: {k: rd.to_json(v) for k, v in r.items()} for n, r in now.parts.items() if n.partition("/")[0] in parts},
         "events": [{**e._asdict(), "text": e.text[:MAX_TEXT]} for e in now.events][-MOST_EVENTS:],

@@ -1,5 +1,7 @@
 """The life of an exclusion: suspected, excluded, verified, and how it ends by itself. Pure.
 
+A GPU that was suspected or excluded, and then fails an active test, is verified: two that do not know of each other agree.
+
 It is known by the GPU's UUID, so reboots and new numbers do not matter. It ends
 by an administrator's word (`nvhc gpu release`), or as *replaced* when another
 card sits where the GPU was and the GPU is nowhere else in the node. A suspicion
@@ -15,9 +17,10 @@ from slurm_nvhc.act import steps as st
 from slurm_nvhc.act import words as wd
 from slurm_nvhc.act.steps import Step
 from slurm_nvhc.act.wish import HEALTH_CHECK, PlanInput, Wish, want
+from slurm_nvhc.catalog.findings import PROOFS
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Finding
-from slurm_nvhc.model.protective import CLEARED, REPLACED, Exclusion
+from slurm_nvhc.model.protective import CLEARED, EXCLUDED, REPLACED, VERIFIED, Exclusion
 
 # Health checks in a row that find a suspected GPU well: an hour at the usual 300 s. Our judgement: a link that goes bad
 # under load shows again within the next jobs, and a suspicion keeps nobody off the GPU.
@@ -69,6 +72,16 @@ def suspects(inp: PlanInput, wish: Wish) -> Iterable[Step]:
             yield taken_out(inp, st.SUSPECT, uuid, findings)
 
 
+def proven(inp: PlanInput) -> Iterable[Step]:
+    """Excluded GPUs that an active test convicts as well."""
+    for proposal in inp.decision.proposals:
+        known = inp.exclusions.get(proposal.uuid)
+        told = [f for f in proposal.findings if f.code in PROOFS and f.verdict == fd.FAIL]
+        if known is not None and known.stage == EXCLUDED and told:
+            first = told[0]
+            yield Step(st.VERIFY, uuid=proposal.uuid, why=f"{first.code} {wd.what(first)}", keys=(wd.key(first),), code=known.code)
+
+
 def taken_out(inp: PlanInput, kind: str, uuid: str, findings: tuple[Finding, ...], reason: str = "") -> Step:
     """The step that excludes a GPU for these findings, or suspects it."""
     first = wd.ordered(findings)[0]
@@ -82,6 +95,7 @@ def taken_out(inp: PlanInput, kind: str, uuid: str, findings: tuple[Finding, ...
         code=first.code,
         way=inp.way,
         slot=next((slot for slot, here in inp.slots.items() if here == uuid), ""),
+        about=VERIFIED if uuid in inp.suspected and any(f.code in PROOFS for f in findings) else "",
     )
 
 

@@ -10,12 +10,13 @@ from slurm_nvhc.act.drains import drain
 from slurm_nvhc.act.steps import Step
 from slurm_nvhc.act.tools import Action, Done, Hands
 from slurm_nvhc.errors import MonitorError
-from slurm_nvhc.model.protective import EXCLUDED, QUARANTINE, SUSPECTED, Ended, Exclusion, Strike
+from slurm_nvhc.model.protective import EXCLUDED, QUARANTINE, SUSPECTED, VERIFIED, Ended, Exclusion, Strike
 from slurm_nvhc.model.snapshot import Trouble
+from slurm_nvhc.model.times import iso
 
 
 def exclude(hands: Hands, step: Step) -> Done:
-    exclusion = _exclusion(hands, step, EXCLUDED)
+    exclusion = _exclusion(hands, step, step.about or EXCLUDED)
     if hands.keep(lambda p: p.exclude(exclusion)):
         hands.deeds.append(step)
         hands.tools.log(f"excluded {step.why} ({step.uuid}) from jobs")
@@ -63,6 +64,15 @@ def end_exclusion(hands: Hands, step: Step) -> Done:
     return Done(step, True)
 
 
+def verify(hands: Hands, step: Step) -> Done:
+    excluded = _known(hands, step.uuid)
+    if excluded is None or excluded.stage != EXCLUDED:
+        return Done(step, True, "it is not excluded any more, or verified already")
+    why = f"{excluded.why}; verified {iso(hands.tools.now_ns)}: {step.why}"
+    hands.tools.log(f"the fault of GPU {step.uuid} was proven: {step.why}")
+    return Done(step, hands.keep(lambda p: p.change_exclusion(excluded._replace(stage=VERIFIED, why=why))))
+
+
 def new_slot(hands: Hands, step: Step) -> Done:
     excluded = _known(hands, step.uuid)
     if excluded is None:
@@ -88,6 +98,7 @@ ACTIONS: Final[Mapping[str, Action]] = {
     st.EXCLUDE: exclude,
     st.SUSPECT: suspect,
     st.NARROW: hide,
+    st.VERIFY: verify,
     st.NEW_SLOT: new_slot,
     st.END_EXCLUSION: end_exclusion,
     st.HOLD_LOST: hold_lost,

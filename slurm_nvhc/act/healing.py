@@ -5,6 +5,7 @@ Everything must speak for it, and nothing may be unknown:
 * it is our drain, by reason and stamp, and nothing else has happened to the node since that it could hide: a
   drained node whose epilog fails shows no trace of it (observed on 22.05 and 24.11), a reboot is somebody's work;
 * what it was for was looked at again and found well, several times in a row and long enough after;
+* no test of hardware stands failed on any GPU, and the diagnostic that the policy asks for has passed on every one;
 * it has not come back too often: then only an administrator ends it.
 """
 
@@ -17,6 +18,8 @@ from slurm_nvhc.act import steps as st
 from slurm_nvhc.act.ownership import same_drain
 from slurm_nvhc.act.steps import Step
 from slurm_nvhc.act.wish import HEALTH_CHECK, PlanInput, Wish
+from slurm_nvhc.catalog import diags
+from slurm_nvhc.catalog.findings import PROOFS
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.node_state import NodeState
 from slurm_nvhc.model.protective import OwnDrain
@@ -80,11 +83,25 @@ def hindrance(inp: PlanInput, wish: Wish, own: OwnDrain) -> str:
         return f"the node's verdict is {inp.decision.verdict}"
     if any(intent.kind not in _HARMLESS for intent in inp.intents):
         return "something else is still to be done"
+    if not drain.resume_diagnostic and any(key.partition(" ")[0] in PROOFS for key in own.keys):
+        return "a diagnostic found what it is for, and the policy asks for none before a resume (drain.resume_diagnostic)"
     if inp.clean_passes < max(1, drain.resume_passes):
         return f"{inp.clean_passes} of {max(1, drain.resume_passes)} health checks in a row found well what it was for"
+    if inp.diag_failed:
+        # Whatever the drain was for, and by whichever rule: an idle node shows no errors, and a test has.
+        return f"a diagnostic has failed, and not passed after that, on {', '.join(map(inp.name, inp.diag_failed))}"
     left_s = drain.resume_after_s - (inp.now_ns - own.set_ns) / 1e9
-    # A diagnostic that the policy asks for before a resume belongs here, as the last condition.
-    return f"{duration(left_s)} of {duration(drain.resume_after_s)} are left" if left_s > 0 else ""
+    return f"{duration(left_s)} of {duration(drain.resume_after_s)} are left" if left_s > 0 else _untested(inp)
+
+
+def _untested(inp: PlanInput) -> str:
+    """What the policy wants tested before, and how to come by it; '' when nothing is wanted, or all of it has passed."""
+    asked = inp.policy.drain.resume_diagnostic
+    if not asked or inp.untested == ():
+        return ""
+    option = f"--level {asked[0]}" if asked[0] in diags.LEVELS else f"--tests {','.join(asked)}"
+    where = "the node's GPUs are not known" if inp.untested is None else f"it has not on {', '.join(map(inp.name, inp.untested))}"
+    return f"diagnostic {diags.told(asked)} must have passed on every GPU since, and {where}: run `nvhc diag {option}` on the node"
 
 
 def resumable(state: NodeState, own: OwnDrain) -> bool:

@@ -74,7 +74,7 @@ def plan(inp: PlanInput) -> tuple[Step, ...]:
     # A fault found anywhere names its GPU's index, so that texts can.
     inp = inp._replace(names={**inp.names, **wd.names([f for p in inp.decision.proposals for f in p.findings])})
     out: list[Step] = [*_ended(inp, names), *_recount(inp), *ends]
-    out += [*_exclude(inp, wish), *exclusions.suspects(inp, wish), *_narrow(inp, wish)]
+    out += [*_exclude(inp, wish), *exclusions.suspects(inp, wish), *exclusions.proven(inp), *_narrow(inp, wish)]
     drain, node_is_out = _drain(inp, wish)
     out += drain or _first_seen(inp)
     out += quarantine.steps(inp, wish, node_is_out)

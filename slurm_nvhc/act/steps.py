@@ -18,6 +18,7 @@ FAIL_JOB: Final = "fail_job"  # prolog only: the job must not run here
 RESUME: Final = "resume"  # end our own drain
 BAR: Final = "bar"  # our own drain has ended too often by itself: from now on only an administrator ends it
 SUSPECT: Final = "suspect"  # observe mode: GPU ``uuid`` would be excluded
+VERIFY: Final = "verify"  # the fault of the excluded GPU ``uuid`` was proven by an active test
 NEW_SLOT: Final = "new_slot"  # excluded GPU ``uuid`` sits at ``slot`` now
 END_EXCLUSION: Final = "end_exclusion"  # GPU ``uuid`` is released, replaced or cleared of a suspicion (``about``)
 QUARANTINE: Final = "quarantine"  # have a placeholder job hold GPU ``uuid``
@@ -45,7 +46,8 @@ class Step(NamedTuple):
     code:   exclude: the finding's code
     standing, events, policy: as in Intent
     stamp:  own: who set the drain and when, as Slurm says it; intent: Intent.gone
-    about:  end_intent: the intent's kind ('' = drain); end_exclusion: how it ended; hold_lost: "reboot" when by that
+    about:  end_intent: the intent's kind ('' = drain); end_exclusion: how it ended; hold_lost: "reboot" when by that;
+            exclude: "verified" where its fault was proven
     slot:   exclude, suspect, new_slot: the GPU's PCI address, '' when it is not known
     job:    requeue, exclude_node, signal: the job, as Slurm names it;  next_ns: intent: not before
     way:    exclude: narrow or quarantine; requeue: quarantine where the node is not drained for it

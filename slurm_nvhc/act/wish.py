@@ -56,6 +56,9 @@ class PlanInput(NamedTuple):
     slurm_job:    the hook's own job as Slurm says; None when it was not asked, or did not answer
     recovery:     UUID -> the recovery action that the driver asks for now (NVML's number), of GPUs that say so
     clean_looks:  suspected GPU -> health checks in a row, this one included, that found it well
+    untested:     UUIDs of GPUs here on which the diagnostic that drain.resume_diagnostic asks for has not passed since our drain;
+                  None: it is not known which GPUs there are
+    diag_failed:  UUIDs of GPUs here that jobs get, and on which a diagnostic's test of hardware has failed and not passed after that
     """
 
     hook: str
@@ -91,6 +94,8 @@ class PlanInput(NamedTuple):
     clean_looks: Mapping[str, int] = {}
     recovery: Mapping[str, int] = {}
     slurm_job: Optional[NodeJob] = None
+    untested: Optional[tuple[str, ...]] = ()
+    diag_failed: tuple[str, ...] = ()
 
     def name(self, uuid: str) -> str:
         """gpuN, or the abbreviated UUID."""

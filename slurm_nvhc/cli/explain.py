@@ -10,10 +10,13 @@ from typing import Any, Final, Mapping, Optional, Sequence
 from rich.console import Console
 
 from slurm_nvhc.act import steps as st
+from slurm_nvhc.catalog import diags
 from slurm_nvhc.cli import common, moment, pause, show
 from slurm_nvhc.cli.status import run_json
 from slurm_nvhc.errors import InputError
 from slurm_nvhc.judge import EPILOG, HEALTH_CHECK
+from slurm_nvhc.judge.diag import standing, why_not
+from slurm_nvhc.model import diag as dg
 from slurm_nvhc.model import entity, suspect
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.snapshot import GpuIdentity
@@ -23,6 +26,7 @@ from slurm_nvhc.record.run import Run
 
 MOST_RUNS: Final = 50
 MOST_SEEN: Final = 10
+_DIAG_ORDER: Final = (dg.FAIL, dg.WARN, dg.BUSY, dg.NOT_RUN, dg.SKIP, dg.PASS)
 _INDEX = re.compile(r"^(?:gpu|g)(\d+)$")
 
 
@@ -140,6 +144,8 @@ def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str, seen: S
     for finding in findings:
         show.evidence(out, finding)
     show.suspects(out, _suspects(run, only), gpus)
+    for line in _diag(run, gpus, only):
+        out.print(f"    diag      {line}")
     changes = [c for c in run.changes if not only or entity.gpu_of(c.entity) == only]
     if changes and run.hook == "epilog":
         show.changes(out, changes, gpus)
@@ -166,6 +172,29 @@ def _one(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str, seen: S
         out.print(f"    did       {show.did(run.outcome)}")
         for trouble in run.outcome.get("troubles", ()):
             out.print(f"    trouble   {trouble.get('code')}: {trouble.get('detail')}")
+
+
+def _diag(run: Run, gpus: Sequence[GpuIdentity], only: str) -> list[str]:
+    """What a diagnostic in the run came to, and what its tests said: of each GPU, and of the node where it has results of its own."""
+    try:
+        report = dg.from_json(run.outcome["diag"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return []
+    places = [p for p in dict.fromkeys((*report.uuids, *sorted(r.entity for r in report.results))) if not only or p in (only, entity.NODE)]
+    if only and only not in places:
+        return []
+    said: dict[str, list[str]] = {}
+    for place in places:
+        own = {r.test for r in report.of(place)}
+        told = {test: status for test, status in standing(report, place).items() if place != entity.NODE or test in own}
+        by_status = ((status, [t for t in told if told[t] == status]) for status in _DIAG_ORDER)
+        text = "; ".join(f"{', '.join(tests)}: {status.replace('_', ' ')}" for status, tests in by_status if tests)
+        if text:
+            said.setdefault(text, []).append(show.entity_name(place, gpus))
+    version = f" (DCGM {report.version})" if report.version else ""
+    state = f"done in {duration(report.seconds)}" if report.outcome == dg.DONE else why_not(report)
+    head = f"{diags.told(report.tests)}: {state}{version}"
+    return [head, *(f"{', '.join(names)}: {text}" for text, names in said.items())]
 
 
 def _remedies(out: Console, run: Run, gpus: Sequence[GpuIdentity], only: str) -> None:

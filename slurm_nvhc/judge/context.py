@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final, Mapping, NamedTuple, Optional
 
 from slurm_nvhc.model.change import Change
+from slurm_nvhc.model.diag import Report
 from slurm_nvhc.model.earlier import Earlier
 from slurm_nvhc.model.finding import Decision, Finding
 from slurm_nvhc.model.history import Health, History
@@ -62,6 +63,7 @@ class Input(NamedTuple):
                 here exactly once, whichever hook sees it first. None when there was no earlier look, or none is kept.
     history: the engine's samples of the window, None when it was not asked.
     learned: what is normal here: entity -> field -> reading (see Learn); a GPU's under its UUID.
+    diag: what a diagnostic of this run said; None when there was none.
     earlier: what the runs in the job's time saw; the epilog alone is told, and only what the user is told depends on it.
     """
 
@@ -87,6 +89,7 @@ class Input(NamedTuple):
     learned: Mapping[str, Mapping[str, Reading]] = {}
     earlier: tuple[Earlier, ...] = ()
     resets: Mapping[str, Reset] = {}
+    diag: Optional[Report] = None
 
     @property
     def now_ns(self) -> int:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from slurm_nvhc.catalog import findings as codes
+from slurm_nvhc.judge import diag, monitor, when
 from slurm_nvhc.judge import memory as mem
-from slurm_nvhc.judge import monitor, when
 from slurm_nvhc.judge.context import HEALTH_CHECK, PROLOG, Input, Judgement, Memory
 from slurm_nvhc.judge.decide import decide
 from slurm_nvhc.judge.events import judge_events
-from slurm_nvhc.judge.locate import locate
+from slurm_nvhc.judge.locate import joined, locate
 from slurm_nvhc.judge.parts import no_rdma
 from slurm_nvhc.judge.presence import judge_presence
 from slurm_nvhc.judge.rules import judge_readings
@@ -18,6 +18,7 @@ from slurm_nvhc.judge.settle import last_resets
 from slurm_nvhc.judge.touched import touched
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.diag import Report
 from slurm_nvhc.model.finding import Finding
 
 _CODE_ORDER = {code.code: i for i, code in enumerate(codes.ALL)}
@@ -26,6 +27,29 @@ _VERDICT_ORDER = {fd.FAIL: 0, fd.WARN: 1, fd.UNKNOWN: 2, fd.OK: 3}
 
 def judge(inp: Input, memory: Memory) -> Judgement:
     """Judge one run. Never raises for any reading; the same input and memory give the same result."""
+    judgement = _fold(inp, memory)
+    return judgement if inp.diag is None else with_diag(inp, judgement, inp.diag)
+
+
+def with_diag(inp: Input, judgement: Judgement, report: Report) -> Judgement:
+    """With what a diagnostic found, which was run after the node was judged.
+
+    Nothing of it is remembered.
+    """
+    known = {(f.code, f.entity) for f in judgement.findings if f.klass == "monitor"}
+    added = [f for f in diag.findings(inp, report) if (f.code, f.entity) not in known]
+    ordered = tuple(sorted((*judgement.findings, *added), key=_rank))
+    return judgement._replace(
+        findings=ordered,
+        decision=decide(ordered),
+        gpu_verdicts=_gpu_verdicts(inp, ordered),
+        suspects=joined(inp, judgement.suspects, added, ordered),
+        # The other findings of a diagnostic are of states that nobody knows the age of.
+        touched=touched(inp, (*judgement.findings, *(f for f in added if f.code in codes.PROOFS))),
+    )
+
+
+def _fold(inp: Input, memory: Memory) -> Judgement:
     notes = mem.Notes(memory, inp.now_ns, inp.snapshot.boot_id, inp.run_id)
     inp = inp._replace(resets=last_resets(inp, notes))
     readings = judge_readings(inp, notes)

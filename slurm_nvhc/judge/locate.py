@@ -64,6 +64,18 @@ def locate(inp: Input, findings: Iterable[Finding], notes: memory.Notes) -> tupl
     return tuple(sorted(merged, key=lambda s: _worst_first(here, s)))
 
 
+def joined(inp: Input, suspects: Sequence[Suspect], added: Iterable[Finding], findings: Iterable[Finding]) -> tuple[Suspect, ...]:
+    """The suspects of a run to which findings were added afterwards (an active test): these are located by themselves.
+
+    findings: all of the run. Nothing is remembered.
+    """
+    out = list(suspects)
+    for suspect in locate(inp, added, memory.Notes({}, inp.now_ns, inp.snapshot.boot_id, inp.run_id)):
+        _add(out, suspect)
+    here = scene(inp, [f for f in findings if worth(f)], users.Programs())
+    return tuple(sorted(out, key=lambda s: _worst_first(here, s)))
+
+
 def _add(found: list[Suspect], suspect: Suspect) -> None:
     """Behind a suspect that is there already, or as a new one. The first reason stays: its rule outranks."""
     for at, known in enumerate(found):

@@ -13,43 +13,52 @@ from slurm_nvhc.model import change as ch
 from slurm_nvhc.model import entity
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.finding import Evidence, Finding
+from slurm_nvhc.model.snapshot import Trouble
 
 # Without these, GPUs could not be judged: the run's verdict is unknown.
 _BLINDING: Final = frozenset({"MON-ENGINE-ABSENT", "MON-ENGINE-HUNG", "MON-ENGINE-EMPTY", "MON-READER", "MON-BUDGET", "MON-INTERNAL"})
+# Of these nobody can say whether anything is wrong; but a node whose diagnostic failed to run is still watched.
+_UNCERTAIN: Final = _BLINDING | {"MON-DIAG"}
 # Only a job's hooks can meet these: a health check without them proves nothing.
 _JOB_ONLY: Final = frozenset({"MON-ENVIRONMENT", "MON-GRES"})
 
 
 def judge_troubles(inp: Input, notes: memory.Notes) -> tuple[Finding, ...]:
     """One finding per code and part. Its action is the policy's, once it lasted as long as the policy says."""
-    policy = inp.policy.monitor
     out: dict[str, Finding] = {}
     for trouble in (*inp.troubles, *inp.snapshot.troubles):
-        code = trouble.code if trouble.code in codes.BY_CODE else "MON-INTERNAL"
-        name = f"{code} {trouble.part}"
-        if name in out:
-            continue
-        runs, seconds = notes.trouble(name)
-        # A drain is for trouble that leaves the node unwatched; an odd environment or a broken policy
-        # edit must never give a user or a typing error the power to drain.
-        action = fd.NOTIFY if policy.action == fd.DRAIN and code not in _BLINDING else policy.action
-        lasted = runs >= (policy.drain_after_runs if action == fd.DRAIN else policy.after_runs)
-        lasted = lasted or (action != fd.DRAIN and seconds >= policy.after_s)
-        since = f", {runs} runs in a row" if runs > 1 else ""
-        out[name] = Finding(
-            code=code,
-            entity=f"monitor:{trouble.part}",
-            klass="monitor",
-            verdict=fd.UNKNOWN if code in _BLINDING else fd.WARN,
-            message=trouble.detail or codes.BY_CODE[code].meaning,
-            evidence=Evidence(text=f"{trouble.detail}{since}", at_ns=inp.now_ns, rule="monitor", window=inp.window.text),
-            gpu={},
-            mode=fd.OBSERVE if inp.policy.mode == fd.OBSERVE else fd.ENFORCE,
-            action=action if lasted else fd.NONE,
-            policy=inp.policy.hash,
-        )
+        name = f"{_code(trouble)} {trouble.part}"
+        if name not in out:
+            out[name] = found(inp, trouble, *notes.trouble(name))
     notes.forget_troubles_but(set(out), spared=_JOB_ONLY if inp.job is None else frozenset())
     return tuple(out.values())
+
+
+def _code(trouble: Trouble) -> str:
+    return trouble.code if trouble.code in codes.BY_CODE else "MON-INTERNAL"
+
+
+def found(inp: Input, trouble: Trouble, runs: int, seconds: float) -> Finding:
+    """One trouble that has lasted for so many runs in a row, and so long."""
+    policy, code = inp.policy.monitor, _code(trouble)
+    # A drain is for trouble that leaves the node unwatched; an odd environment or a broken policy
+    # edit must never give a user or a typing error the power to drain.
+    action = fd.NOTIFY if policy.action == fd.DRAIN and code not in _BLINDING else policy.action
+    lasted = runs >= (policy.drain_after_runs if action == fd.DRAIN else policy.after_runs)
+    lasted = lasted or (action != fd.DRAIN and seconds >= policy.after_s)
+    since = f", {runs} runs in a row" if runs > 1 else ""
+    return Finding(
+        code=code,
+        entity=f"monitor:{trouble.part}",
+        klass="monitor",
+        verdict=fd.UNKNOWN if code in _UNCERTAIN else fd.WARN,
+        message=trouble.detail or codes.BY_CODE[code].meaning,
+        evidence=Evidence(text=f"{trouble.detail}{since}", at_ns=inp.now_ns, rule="monitor", window=inp.window.text),
+        gpu={},
+        mode=fd.OBSERVE if inp.policy.mode == fd.OBSERVE else fd.ENFORCE,
+        action=action if lasted else fd.NONE,
+        policy=inp.policy.hash,
+    )
 
 
 def no_data(inp: Input, missing: Iterable[tuple[str, str, str]]) -> tuple[Finding, ...]:

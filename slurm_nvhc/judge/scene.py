@@ -42,6 +42,7 @@ _HEAT_FIELDS: Final = frozenset(
     {"hw_thermal_slowdown_ns", "sw_thermal_slowdown_ns", "thermal_violation_ns", "gpu_temp_margin", "gpu_temp", "memory_temp"}
 )
 _UNEVEN: Final = frozenset({"PEER-LINK", "PEER-POWER", "PEER-ERRORS"})  # a program that spreads its work unevenly does this too
+_SETTINGS: Final = frozenset({"GPU-EXCLUDED", "POWER-LIMIT", "DIAG-SOFTWARE", "DIAG-NO-RESULT"})
 _LINK_WORD: Final = re.compile(r"\blink\s+(\d{1,3})\b", re.IGNORECASE)  # "…, Link 30 …", "fatal error detected on link 6(0x0, …"
 
 
@@ -201,7 +202,7 @@ def _kind(finding: Finding) -> str:
         return HEAT
     if finding.code in ("POWER-BRAKE", "CLOCK-LIMIT") or e.field == "power_brake_ns":
         return POWER
-    if finding.code.startswith(("CONFIG-", "LEFT-")) or finding.code in ("GPU-EXCLUDED", "POWER-LIMIT"):
+    if finding.code.startswith(("CONFIG-", "LEFT-")) or finding.code in _SETTINGS:
         return SETTING
     facts = cat.BY_NAME.get(e.field)
     if facts is not None and facts.scope == cat.GPU and cat.of_links(facts):

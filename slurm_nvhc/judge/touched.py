@@ -2,7 +2,8 @@
 
   hit      something failed on the job's GPUs, or on the node beside them, while the job ran, whatever a rule's mode;
            lost data that was counted or logged then, whatever the rules are
-  suspect  a warning, or an error counter that grew at all; a fault that stood there before the job began
+  suspect  a warning, or an error counter that grew at all; a fault that stood there before the job began; a test of the
+           hardware that failed after it
   unknown  nothing was seen, but not all of it could be seen
   clean    all of it was seen, and nothing happened. What no counter sees (silent corruption) is not in any of these
 
@@ -105,7 +106,11 @@ def _mark(inp: Input, finding: Finding, changes: Mapping[tuple[str, str], Change
         return None
     # What was counted or logged did happen: a rule that only warns makes it no less. A state that one look saw may be none.
     lost = effect == effects.LOST and evidence.bound == "exact" and bool(evidence.amount) and (_is_event(finding) or not finding.absolute)
-    verdict = HIT if (finding.verdict == fd.FAIL or lost) and whole and not stood else SUSPECTED
+    # A test was run beside the job, not in it; what it only warns of (a library, a slow link) touched nobody.
+    tested = finding.code in codes.PROOFS
+    if tested and finding.verdict == fd.WARN:
+        return None
+    verdict = HIT if (finding.verdict == fd.FAIL or lost) and whole and not stood and not tested else SUSPECTED
     where = _name(inp, finding.entity)
     meaning = codes.BY_CODE[finding.code].meaning if finding.code in codes.BY_CODE else finding.code
     what = f"{where}: {meaning} ({finding.message}){', as before the job began' if stood else ''}"

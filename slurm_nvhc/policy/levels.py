@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any, Callable, Final, Mapping, Optional, Sequence
 
+from slurm_nvhc.catalog import diags
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.policy import references as ref
 from slurm_nvhc.policy.references import Refused
@@ -19,7 +20,8 @@ OTHERS: Final = (
     "value_is", "value_is_not", "bits_any", "below_field", "above_field", "went_down", "peers", "below_learned", "not_as_learned",
 )  # fmt: skip
 READING: Final = (*GROWTH, *VALUES, *OTHERS)
-CONDITIONS: Final = (*READING, "xid", "sxid", "lost")
+DIAG: Final = ("diag", "test", "error", "severity")
+CONDITIONS: Final = (*READING, "xid", "sxid", "lost", "diag")
 
 _CONVERT: Final[Mapping[str, tuple[str, Callable[[Any], Any]]]] = {
     "rate_above": ("rate_above", ref.rate),
@@ -49,6 +51,8 @@ class LevelProblem(Refused):
 
 def normalise(raw: Mapping[str, Any], fields: Sequence[cat.Field], kind: str) -> dict[str, Any]:
     """A level of a rule of ``kind`` over ``fields`` (empty for events and presence). Raises LevelProblem."""
+    if kind == "diag" and not any(key in raw for key in CONDITIONS):
+        raise LevelProblem("", "does not say which results of a diagnostic it means", "diag: fail, diag: warn, or diag: [fail, warn]")
     if not any(key in raw for key in CONDITIONS):
         raise LevelProblem("", "asks nothing", "give a condition such as increase_at_least, value_is, xid or lost")
     out: dict[str, Any] = {}
@@ -61,7 +65,10 @@ def normalise(raw: Mapping[str, Any], fields: Sequence[cat.Field], kind: str) ->
             raise LevelProblem(key, exc.problem, exc.hint) from None
         _fits(key, fields, kind)
         _sane(key, plain)
-        out.update(plain if name == "" else {name: plain})
+        if key in DIAG:
+            out.setdefault("diag", {}).update(plain)
+        else:
+            out.update(plain if name == "" else {name: plain})
     _together(raw, out, kind)
     return out
 
@@ -80,6 +87,8 @@ def _one(key: str, value: Any, fields: Sequence[cat.Field]) -> tuple[str, Any]:
         return "", {"xid_other": True} if value == "other" else {"xid": _xids(value)}
     if key == "sxid":
         return key, [] if value == "any" else _xids(value, MAX_SXID)
+    if key in DIAG:
+        return "", _diag(key, value)
     if key == "unless":
         return "", _unless(value, fields)
     if key == "only_when":
@@ -146,6 +155,25 @@ def _xids(value: Any, most: int = MAX_XID) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
+def _diag(key: str, value: Any) -> dict[str, Any]:
+    """A part of compiled.Diag."""
+    if key == "diag":
+        status = value if isinstance(value, list) else [value]
+        if not status:
+            raise Refused("names no result", "diag: fail, diag: warn, or diag: [fail, warn]")
+        return {"status": list(dict.fromkeys(status))}
+    if key == "test":
+        if value == "hardware":
+            return {"tests": list(diags.HARDWARE)}
+        named = ref.tests(value if isinstance(value, list) else value.split(","))
+        if not named:
+            raise Refused("names no test", "leave it out for any")
+        return {"tests": named}
+    if key == "severity":
+        return {"severities": ref.severities(value)}
+    return {"other": True} if value == "other" else {"errors": ref.diag_errors(value)}
+
+
 def _unless(raw: Mapping[str, Any], fields: Sequence[cat.Field]) -> dict[str, Any]:
     if not raw:
         raise Refused("names nothing", "e.g. unless: {row_remap_pending: 1}")
@@ -178,7 +206,11 @@ def _others(key: str, raw: Mapping[str, Any], fields: Sequence[cat.Field]) -> li
 def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
     """Does the condition make sense for what the rule looks at?"""
     wrong: Optional[tuple[str, str]] = None
-    if (key in ("xid", "sxid", "fatal") and kind != "event") or (key == "lost" and kind != "presence"):
+    if kind == "diag":
+        wrong = _misfit_of_diag(key)
+    elif key in DIAG:
+        wrong = (f"{key} can not stand in a rule about anything else than diagnostics", "make it a rule of its own, without field")
+    elif (key in ("xid", "sxid", "fatal") and kind != "event") or (key == "lost" and kind != "presence"):
         wrong = (f"{key} can not stand in a rule that reads fields", "make it a rule of its own, without field")
     elif key in READING and kind != "reading":
         wrong = (f"{key} needs a field", "give the rule a field, or ask for the other thing in a rule of its own")
@@ -197,6 +229,14 @@ def _fits(key: str, fields: Sequence[cat.Field], kind: str) -> None:
             wrong = wrong or _misfit(key, field)
     if wrong:
         raise LevelProblem(key, *wrong)
+
+
+def _misfit_of_diag(key: str) -> Optional[tuple[str, str]]:
+    if key in DIAG or key == "unless":
+        return None
+    if key in CONDITIONS or key == "fatal":
+        return f"{key} can not stand in a rule about diagnostics", "make it a rule of its own"
+    return f"{key} does not fit diagnostics", "each of them is judged by itself; its own errors say how grave it is"
 
 
 def _misfit(key: str, field: cat.Field) -> Optional[tuple[str, str]]:
@@ -273,6 +313,8 @@ def _together(raw: Mapping[str, Any], out: Mapping[str, Any], kind: str) -> None
         raise LevelProblem("sxid", "xid and sxid are two things", "make them two levels in a list")
     if raw.get("consecutive", 1) > 1 and any(key in raw for key in ("of_last", "within")):
         raise LevelProblem("consecutive", "consecutive and hits exclude one another", "make them two levels")
+    if kind == "diag" and {"unless_xid", "unless_peer_xid"} & set(out):
+        raise LevelProblem("unless", "a diagnostic is not excused by Xids", "unless takes readings of the same GPU here")
     if "users" in raw and kind != "event":
         raise LevelProblem("users", "users are counted for Xids only")
     low = max((out[k] for k in ("value_above", "value_at_least") if k in out), default=None)

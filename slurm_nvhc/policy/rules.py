@@ -19,7 +19,10 @@ Complain = Callable[[tuple[Any, ...], str, str], InputError]
 DEFAULTS: Final = {"finding": "SITE-RULE", "action": "note", "mode": "enforce", "sticky": False, "after_reset": "warn"}
 _TEXTS: Final = ("unit", "source", "why")
 # Codes that other parts of the program give and explain; a rule of the policy can not speak for them.
-NOT_FOR_RULES: Final = ("NO-DATA", "NO-BASELINE", "COUNTER-RESET", "GPU-EXCLUDED", "GPU-SWAPPED", "GPU-NEW", "DCGM-HEALTH")
+NOT_FOR_RULES: Final = (
+    "NO-DATA", "NO-BASELINE", "COUNTER-RESET", "GPU-EXCLUDED", "GPU-SWAPPED", "GPU-NEW", "DCGM-HEALTH", "DIAG-NO-RESULT", "DIAG-PASS",
+    "SDC-DIGEST",
+)  # fmt: skip
 
 
 def as_lists(rule: Mapping[str, Any]) -> dict[str, Any]:
@@ -66,7 +69,7 @@ def _fields(rule: Mapping[str, Any], complain: Complain) -> list[cat.Field]:
         hint = f"{out[0].name} belongs to a {out[0].scope}: make them two rules"
         raise complain(("field",), "its fields belong to different things", hint)
     if "field" in rule and not out:
-        raise complain(("field",), "names no field", "leave it out for a rule over Xids or lost GPUs")
+        raise complain(("field",), "names no field", "leave it out for a rule over Xids, lost GPUs or diagnostics")
     return out
 
 
@@ -74,6 +77,8 @@ def _kind(rule: Mapping[str, Any], fields: Sequence[cat.Field]) -> str:
     if fields:
         return "reading"
     asked = {key for verdict in ("warn", "fail") for level in rule.get(verdict, []) for key in level}
+    if asked & set(levels.DIAG):
+        return "diag"
     if asked & {"xid", "sxid"}:
         return "event"
     return "presence" if "lost" in asked else "reading"

@@ -11,12 +11,12 @@ from slurm_nvhc.policy.compile import Document, compile_policy
 from slurm_nvhc.policy.compiled import Budgets, Level, Policy, Rule
 from slurm_nvhc.policy.schema import json_schema
 
-__all__ = ["Check", "check", "json_schema", "longest_budgets", "narrows_anywhere", "quarantines_anywhere", "to_json"]
+__all__ = ["Check", "Stance", "check", "json_schema", "longest_budgets", "narrows_anywhere", "quarantines_anywhere", "stances", "to_json"]
 
 
 _SECTIONS: Final = (
     "narrow", "quarantine", "expect", "monitor", "engine", "slurm", "drain", "limits", "requeue", "checkpoint", "reboot", "site_hooks",
-    "evidence", "budgets", "record", "false_alarms", "learn", "user_report",
+    "evidence", "diagnostics", "isolate", "screen", "budgets", "record", "false_alarms", "learn", "user_report",
 )  # fmt: skip
 
 
@@ -65,23 +65,41 @@ def _enabled_anywhere(path: str, name: str) -> bool:
     return any(part.get(name, {}).get("enabled") for part in parts)
 
 
+class Stance(NamedTuple):
+    """What one job's hooks, or with '' any other hook, may meet on a node. partition, model: patterns, '' = none of those named."""
+
+    partition: str
+    model: str
+    policy: Policy
+
+
+def stances(path: str, node: str) -> tuple[Stance, ...]:
+    """Every policy that can be in force on this node: by partition and GPU model. () for a broken file.
+
+    Each overlay by itself: what several that match the same name come to together is not among them.
+    """
+    try:
+        document = _compile(path if source.read_site(path) is not None else "")
+    except NvhcError:
+        return ()
+    of_node = compiled.resolve(document, node).later
+    out = []
+    for partition, of_partition in (("", {}), *document["partitions"]):
+        for model, of_model in (("", {}), *document["models"]):
+            raw: Any = document["base"]
+            for patch in (of_model, of_partition, *of_node):
+                raw = compiled.merge(raw, patch)
+            out.append(Stance(partition, model, compiled.build(raw, document["hash"])))
+    return tuple(out)
+
+
 def longest_budgets(path: str, node: str) -> Optional[Budgets]:
     """The longest time that each hook may take on this node, whatever the job's partition: what a launcher must allow.
 
     None for a broken file.
     """
-    try:
-        document = _compile(path if source.read_site(path) is not None else "")
-    except NvhcError:
-        return None
-    of_node = compiled.resolve(document, node).later
-    found = []
-    for patch in ({}, *(patch for _, patch in document["partitions"])):
-        raw: Any = document["base"]
-        for one in (patch, *of_node):
-            raw = compiled.merge(raw, one)
-        found.append(raw["budgets"])
-    return Budgets(**{key: max(budgets[key] for budgets in found) for key in Budgets._fields})
+    found = [stance.policy.budgets for stance in stances(path, node)]
+    return Budgets(**{key: max(getattr(budgets, key) for budgets in found) for key in Budgets._fields}) if found else None
 
 
 def to_json(policy: Policy) -> dict[str, Any]:

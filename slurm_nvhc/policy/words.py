@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping, Sequence
 
+from slurm_nvhc.catalog import diags
 from slurm_nvhc.catalog import fields as cat
 from slurm_nvhc.model.times import duration
 
@@ -55,7 +56,24 @@ def level(raw: Mapping[str, Any], fields: Sequence[cat.Field]) -> str:
         said.append("fatal" if raw["fatal"] else "not fatal")
     if raw.get("lost"):
         said.append("does not answer")
+    if "diag" in raw:
+        said += _diag(raw["diag"])
     return ", ".join([*said, *_lasting(raw), *_exceptions(raw)])
+
+
+def _diag(raw: Mapping[str, Any]) -> list[str]:
+    said = [f"a diagnostic {' or '.join(f'{status}s' for status in raw['status'])}"]
+    if raw.get("tests") == list(diags.HARDWARE):
+        said.append("any test of hardware")
+    elif raw.get("tests"):
+        said.append(f"test {' or '.join(raw['tests'])}")
+    if raw.get("errors"):
+        said.append(f"error {' or '.join(f'{n} {diags.error_name(n)}'.strip() for n in raw['errors'])}")
+    if raw.get("other"):
+        said.append("any error without a rule")
+    if raw.get("severities"):
+        said.append(f"severity {' or '.join(raw['severities'])}")
+    return said
 
 
 def _statistics(raw: Mapping[str, Any], suffix: str) -> list[str]:
