@@ -330,3 +330,11 @@ def test_check_of_a_new_policy_leaves_the_last_good_one(site: Site, tmp_path: Pa
     ]
     subprocess.run(command, capture_output=True, check=False)
     assert (site.root / "state" / "n1" / "policy.json").read_bytes() == good
+
+
+def test_a_folder_of_sweeps_is_no_ledger(tmp_path: Path) -> None:
+    site = Site(tmp_path)
+    site.hook("health_check")
+    (tmp_path / "state" / "sweeps").mkdir()
+    said = site.command("gpu", "list", "--node", "n7").stderr
+    assert "there is no ledger for this node (ledgers here: n1)" in said

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from site_ import Site
 
-from slurm_nvhc.model import placeholder
+from slurm_nvhc.model import placeholder, tested
 from slurm_nvhc.model import protective as kept
 from slurm_nvhc.model.protective import Exclusion, Hold
 
@@ -331,6 +331,19 @@ def test_a_suspicion_is_cleared_by_clean_health_checks(tmp_path: Path) -> None:
         state = ledger.protective()
     assert state.exclusions == ()
     assert state.ended[0].how == kept.CLEARED
+
+
+def test_one_that_a_diagnostic_confirmed_is_not_cleared_by_looks(tmp_path: Path) -> None:
+    from slurm_nvhc.act.exclusions import CLEAN_LOOKS
+
+    site = node(tmp_path, {**NARROW, "mode": "observe"})
+    exclude(site, stage=kept.SUSPECTED)
+    with site.ledger() as ledger:
+        ledger.put("clean_looks", f"{uuid(site, 3)} {CLEAN_LOOKS - 1}")
+        ledger.put(f"diag:{uuid(site, 3)}", tested.dumps(tested.Tested(1, ("memory",), "fail", 9.0, "nvhc diag", failed={"memory": 1})))
+    for _ in range(2):
+        site.hook("health_check")
+    assert one(site).stage == kept.SUSPECTED
 
 
 def test_a_new_card_in_its_place_ends_the_exclusion(tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def open_ledger(args: argparse.Namespace) -> Ledger:
 
 def _nodes(state: str) -> list[str]:
     try:
-        return sorted(e.name for e in os.scandir(state) if e.is_dir())[:8]
+        return sorted(e.name for e in os.scandir(state) if os.path.exists(f"{e.path}/ledger.sqlite3"))[:8]
     except OSError:
         return []
 

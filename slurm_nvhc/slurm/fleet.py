@@ -1,4 +1,4 @@
-"""Which nodes of a partition are out, since when and why: one bounded ``sinfo`` a question.
+"""Which nodes of a partition there are and which of them are out, since when and why: one bounded ``sinfo`` a question.
 
 Observed on 22.05 and 24.11:
 * nodes with the same state, reason, time and user share one line, so the answer is short however many are well;
@@ -17,12 +17,15 @@ from slurm_nvhc.slurm import command, hostlist
 from slurm_nvhc.slurm.command import MISSING, REFUSED, SlurmError
 
 FORMAT: Final = "%R|%D|%T|%H|%u|%N|%E"
+NODE_FORMAT: Final = "%N|%T|%G|%E"  # with -N: a line a node
 MOST_NODES: Final = 100_000  # of one partition; the largest clusters have some ten thousand
 
 _LINE: Final = re.compile(
     r"(?P<partition>[^|\s]+)\|(?P<count>[0-9]{1,7})\|(?P<state>[a-z_]+)[^|a-z_]{0,3}\|"
     r"(?P<when>[0-9]{1,11}|Unknown|N/A)\|(?P<user>[^|\n]*)\|(?P<nodes>[^|\s]+)\|(?P<reason>.*)"
 )
+_NODE_LINE: Final = re.compile(r"(?P<name>[^|\s]+)\|(?P<state>[a-z_]+[^|a-z_]{0,3})\|(?P<gres>[^|\s]*)\|(?P<reason>.*)")
+_GPU: Final = re.compile(r"(?:^|,)gpu(?::[^:,()]+)??(?::(\d{1,4}))?(?=[(,]|$)")
 # The first word of the states in which a node takes no new jobs. A node with DRAIN and DOWN shows either.
 _OUT: Final = ("drain", "drng", "down", "fail", "inval")
 
@@ -35,6 +38,19 @@ class OutNode(NamedTuple):
     reason: str
     user: str
     since_ns: int
+
+
+class FleetNode(NamedTuple):
+    """state: sinfo's word with its trailing flag ("idle~": powered down). gpus: as its GRES counts them, of every type."""
+
+    name: str
+    state: str
+    gpus: int
+    reason: str = ""
+
+    @property
+    def out(self) -> bool:
+        return self.state.startswith(_OUT)
 
 
 class Partition(NamedTuple):
@@ -71,6 +87,23 @@ def parse(text: str) -> tuple[Partition, ...]:
     return tuple(Partition(name, total, tuple(out.get(name, ()))) for name, total in totals.items())
 
 
+def parse_nodes(text: str) -> tuple[FleetNode, ...]:
+    """The nodes in the output of ``sinfo -h -N -o NODE_FORMAT``, each once. ValueError for what is not such output."""
+    rows: dict[str, FleetNode] = {}
+    last = ""
+    for line in text.split("\n"):
+        match = _NODE_LINE.fullmatch(line)
+        if match:
+            last, state, gres, reason = match.group("name", "state", "gres", "reason")
+            gpus = sum(int(count or 1) for count in _GPU.findall(gres))
+            rows[last] = FleetNode(last, state, gpus, "" if reason.strip() == "none" else reason.strip())
+        elif last:
+            rows[last] = rows[last]._replace(reason=f"{rows[last].reason}\n{line}".strip())  # a reason of several lines
+        elif line.strip():
+            raise ValueError(f"not a line of sinfo's: {line[:80]!r}")
+    return tuple(rows.values())
+
+
 class SlurmFleet:
     """``sinfo`` in ``bin_dir``, with ``conf`` as SLURM_CONF ('' = Slurm's default), ``timeout_s`` per call."""
 
@@ -101,6 +134,19 @@ class SlurmFleet:
         lacking = [name for name in names if all(p.name != name for p in found)]
         if lacking:
             raise SlurmError(REFUSED, self.sinfo, place, f"says nothing about partition {lacking[0]}")
+        return found
+
+    def nodes(self, partition: str, timeout_s: Optional[float] = None) -> tuple[FleetNode, ...]:
+        """The nodes of a partition as they are now, in sinfo's order. Raises SlurmError, also for a partition without any."""
+        seconds = self.timeout_s if timeout_s is None else min(self.timeout_s, timeout_s)
+        arguments = ("-h", "-N", "--local", "-p", partition, "-o", NODE_FORMAT)
+        text = command.run(self.sinfo, arguments, seconds, self.conf)
+        try:
+            found = parse_nodes(text)
+        except ValueError as exc:
+            raise SlurmError(REFUSED, self.sinfo, f"-p {partition}", f"its answer can not be read: {exc}") from None
+        if not found:
+            raise SlurmError(REFUSED, self.sinfo, f"-p {partition}", "says nothing about such a partition, or it has no nodes")
         return found
 
     def out_nodes(self, partition: str = "", timeout_s: Optional[float] = None) -> tuple[OutNode, ...]:
