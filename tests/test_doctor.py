@@ -9,6 +9,7 @@ import build
 import pytest
 
 from slurm_nvhc.catalog import fields as cat
+from slurm_nvhc.diagnose import Mark
 from slurm_nvhc.doctor.examine import examine, verdict
 from slurm_nvhc.doctor.facts import (
     BindingsPlace,
@@ -367,3 +368,14 @@ def test_positions_of_instances_are_assumed_and_that_is_how_it_is_with_mig() -> 
     assert "2 of 2 GPUs are in MIG mode" in line.found
     assert "File=" not in line.advice
     assert rows(facts) == ()
+
+
+def test_a_diagnostic_that_was_left_is_told() -> None:
+    mark = Mark("epilog of job 8812", build.T0 - 60 * S, ("2",), ("GPU-a",))
+    left = one(machine(ledger__diag=mark), "engine.diag")
+    assert left.verdict == "warn"
+    assert "begun by epilog of job 8812" in left.found
+    assert "(level 2) was left" in left.found
+    assert "nvhc diag --stop" in left.advice
+    assert one(machine(ledger__diag=mark, ledger__diag_alive=True), "engine.diag").verdict == "ok"
+    assert one(machine(), "engine.diag").verdict == "ok"

@@ -145,6 +145,81 @@ def parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     forget.add_argument("gpu", metavar="GPU", help=named)
 
+    screen = command(
+        commands, "screen", "screen:screen", "run the site's command on each GPU and compare what it computed (docs/screen.md)",
+        "The command is the policy's screen.command. Inside an allocation it uses the job's GPUs, else the node must be drained and\n"
+        "empty. Digests are held against the other GPUs, the same GPU's past, and itself. Nothing is drained for it.\n"
+        "Exit code: 0 nothing differs, 1 something does, 3 a GPU gave no result or was left alone.",
+    )  # fmt: skip
+    screen.add_argument("--gpus", default="", metavar="LIST", help="gpu3,gpu5 (default: all that may be used)")
+    screen.add_argument("--repeat", type=int, default=2, metavar="N", help="runs on each GPU; once can not convict it (%(default)s)")
+    screen.add_argument("--together", action="store_true", help="all GPUs at once, instead of one after the other")
+    screen.add_argument("--forget", action="store_true", help="do not hold it against the past: what they give now is what is kept")
+    screen.add_argument("--partition", default="", metavar="P", help="go by the policy for jobs of this partition (default: the job's)")
+
+    isolate = command(
+        commands, "isolate", "isolate:isolate", "which part is bad? traffic between chosen GPUs, counters around it (docs/isolate.md)",
+        "The command that moves data is the policy's isolate.traffic, or --traffic. Inside an allocation it uses the job's GPUs,\n"
+        "else the node must be drained and empty. An interrupted search goes on with the same command. Nothing is drained for it.\n"
+        "Exit code: 0 nothing found, 1 something found, 2 bad input, 3 it could not tell.",
+    )  # fmt: skip
+    isolate.add_argument("--gpus", default="", metavar="LIST", help="gpu0,gpu3 (default: all that may be used)")
+    isolate.add_argument("--traffic", default="", metavar="COMMAND", help="what moves data (default: the policy's isolate.traffic)")
+    isolate.add_argument("--seconds", default="", metavar="TIME", help="of traffic per step (default: the policy's, 30s)")
+    isolate.add_argument("--repeat", type=int, metavar="N", help="where nothing is found, so often again (2)")
+    isolate.add_argument("--max-steps", type=int, metavar="N", help="no more steps of traffic than this (12)")
+    isolate.add_argument("--fresh", action="store_true", help="do not go on with an interrupted search")
+    isolate.add_argument("--swapped", default="", metavar="GPU,GPU", help="these cards were exchanged: search, and compare with before")
+    isolate.add_argument("--before", default="", metavar="FILE", help="what `nvhc isolate --json` wrote before (default: what is kept)")
+    isolate.add_argument("--plan", action="store_true", help="show what would run if nothing were found; run nothing")
+    isolate.add_argument("--partition", default="", metavar="P", help="go by the policy for jobs of this partition (default: the job's)")
+
+    diag = command(
+        commands, "diag", "diag:diag", "run a DCGM diagnostic now, on GPUs that nobody uses (docs/diagnostics.md)",
+        "From level 2 on it loads the GPUs: inside an allocation it uses the job's, else the node must be drained and empty.\n"
+        "A GPU with processes, in MIG mode or without an answer is left alone. Nothing is drained for what it finds.\n"
+        "Exit code: 0 passed, 1 something failed or warned, 3 a GPU gave no result or was left alone.",
+    )  # fmt: skip
+    diag.add_argument("--level", type=int, choices=(1, 2, 3, 4), help="(default: 1, which loads no GPU)")
+    diag.add_argument("--tests", default="", metavar="LIST", help="tests by name instead of a level: memory,pcie")
+    diag.add_argument("--gpus", default="", metavar="LIST", help="gpu3,gpu5 (default: all that may be used)")
+    diag.add_argument("--timeout", default="", metavar="TIME", help="then it is ended (default: twice what it usually takes)")
+    diag.add_argument("--parameter", action="append", default=[], metavar="TEST.NAME=VALUE", help="as DCGM takes it; may be repeated")
+    diag.add_argument("--require", default="", metavar="LIST", help="tests that must give a result (default: the policy's)")
+    diag.add_argument("--via", choices=("auto", "api", "dcgmi"), default="", help="how the engine is asked (default: the policy's)")
+    diag.add_argument("--stop", action="store_true", help="end the diagnostic that runs in the engine, whoever began it")
+    diag.add_argument("--partition", default="", metavar="P", help="go by the policy for jobs of this partition (default: the job's)")
+
+    sweep = command(
+        commands, "sweep", "sweep:sweep", "one diagnostic a node, as Slurm jobs of low priority (docs/diagnostics.md)",
+        "Each node's job runs `nvhc diag` there and brings its answer back. What arrived is kept, and the same command goes on\n"
+        "where it stopped. What follows -- goes to nvhc diag, as in: -- --require pcie. Run it as root, where jobs can be submitted.\n"
+        "Exit code: 0 all nodes passed, 1 something failed or warned, 3 of some node nothing is known.",
+    )  # fmt: skip
+    sweep.add_argument("--partition", default="", metavar="P", help="whose nodes, and where the jobs are submitted")
+    sweep.add_argument("--nodes", default="", metavar="LIST", help="only these: n[1-4],n7")
+    sweep.add_argument("--level", type=int, choices=(1, 2, 3, 4), help="(default: 2)")
+    sweep.add_argument("--tests", default="", metavar="LIST", help="tests by name instead of a level")
+    sweep.add_argument("--screen", action="store_true", help="run `nvhc screen` instead (docs/screen.md)")
+    sweep.add_argument("--at-once", type=int, default=8, metavar="N", help="jobs in Slurm at a time, waiting ones included (%(default)s)")
+    sweep.add_argument("--wait", default="12h", metavar="TIME", help="after which it ends, whatever is left (%(default)s)")
+    sweep.add_argument("--patience", default="10m", metavar="TIME", help="a job that waits longer gives way to an idle node (%(default)s)")
+    sweep.add_argument("--tries", type=int, default=3, metavar="N", help="jobs for a node whose job was pre-empted or lost (%(default)s)")
+    sweep.add_argument("--every", default="15s", metavar="TIME", help="how often Slurm is asked (%(default)s)")
+    sweep.add_argument("--time", type=int, default=0, metavar="MINUTES", help="time limit of each job (default: by what is tested)")
+    sweep.add_argument("--nice", type=int, default=2147483645, metavar="N", help="of each job (default: last in the queue)")
+    sweep.add_argument("--qos", default="", metavar="Q", help="of each job")
+    sweep.add_argument("--account", default="", metavar="A", help="of each job")
+    sweep.add_argument("--reservation", default="", metavar="R", help="of each job")
+    sweep.add_argument("--nvhc", default="", metavar="COMMAND", help="nvhc on the nodes (default: where it is here)")
+    sweep.add_argument("--dir", default="", metavar="DIR", help="where results are kept (default: below --state)")
+    sweep.add_argument("--again", action="store_true", help="nodes that have a result too")
+    sweep.add_argument("--max-age", default="", metavar="TIME", help="nodes whose result is older count as without: 7d")
+    sweep.add_argument("--csv", default="", metavar="FILE", help="write the table there as well")
+    sweep.add_argument("--dry-run", action="store_true", help="say what would be submitted, do nothing")
+    sweep.add_argument("--show", default="", metavar="DIR", help="show the results that are kept there")
+    sweep.add_argument("more", nargs="*", metavar="-- OPTION", help="options for nvhc diag on the nodes")
+
     done = command(
         commands, "release", "release:release", "the node was repaired: end our own drain, take what it was for as dealt with",
         "Only a drain that nvhc set and nobody changed since; excluded GPUs stay excluded (nvhc gpu release).",

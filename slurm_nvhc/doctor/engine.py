@@ -6,11 +6,13 @@ import ipaddress
 import re
 from typing import Final, Optional
 
+from slurm_nvhc.catalog import diags
 from slurm_nvhc.catalog.findings import BY_CODE
 from slurm_nvhc.doctor.facts import AS_ROOT, BindingsPlace, Facts, Line, fail, ok, unknown, warn
 from slurm_nvhc.doctor.words import some
 from slurm_nvhc.model import reading as rd
 from slurm_nvhc.model.snapshot import Trouble
+from slurm_nvhc.model.times import iso
 
 DEFAULT_PORT: Final = 5555  # nv-hostengine's own
 _PARTS: Final = ("engine", "reader")
@@ -20,8 +22,8 @@ def lines(facts: Facts) -> list[Line]:
     if facts.no_gpus:
         return [ok("engine.reach", "not needed: no NVIDIA GPU on the PCI bus and none expected")]
     if facts.policy.policy.engine.backend != "dcgm":
-        return [_reach(facts)]
-    return [_reach(facts), _bindings(facts), _others(facts), _port(facts), _account(facts)]
+        return [_reach(facts), _diag(facts)]
+    return [_reach(facts), _bindings(facts), _others(facts), _port(facts), _account(facts), _diag(facts)]
 
 
 def major(version: str) -> Optional[int]:
@@ -122,6 +124,17 @@ def _is_loopback(address: str) -> bool:
         return False
     mapped = getattr(parsed, "ipv4_mapped", None)
     return bool((mapped or parsed).is_loopback)
+
+
+def _diag(facts: Facts) -> Line:
+    """A diagnostic is the engine's child: it goes on when whoever began it dies."""
+    mark = facts.ledger.diag
+    if mark is None:
+        return ok("engine.diag", "no diagnostic of ours is marked as running")
+    named = f"the diagnostic begun by {mark.by} at {iso(mark.since_ns)} ({diags.told(mark.tests) or 'tests not known'})"
+    if facts.ledger.diag_alive:
+        return ok("engine.diag", f"{named} runs")
+    return warn("engine.diag", f"{named} was left, and may still run: the next hook ends it", "nvhc diag --stop")
 
 
 def _account(facts: Facts) -> Line:

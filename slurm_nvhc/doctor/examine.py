@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
-from slurm_nvhc.doctor import engine, exclusion, gpus, ledger, mapping, permissions, policy, remedies, slurm
+from slurm_nvhc.doctor import diagnostics, engine, exclusion, gpus, ledger, mapping, permissions, policy, remedies, slurm
 from slurm_nvhc.doctor.facts import Facts, Line
 from slurm_nvhc.model import finding as fd
 
 _AREAS: Final = (
-    policy.lines, engine.lines, gpus.lines, permissions.lines, mapping.lines, slurm.lines, exclusion.lines, remedies.lines, ledger.lines,
+    policy.lines, engine.lines, gpus.lines, permissions.lines, mapping.lines, slurm.lines, diagnostics.lines, exclusion.lines,
+    remedies.lines, ledger.lines,
 )  # fmt: skip
 
 

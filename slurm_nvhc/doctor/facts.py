@@ -9,17 +9,21 @@ from __future__ import annotations
 import stat
 from typing import Final, Mapping, NamedTuple, Optional
 
+from slurm_nvhc.diagnose import Mark
 from slurm_nvhc.hooks.slurm_conf import Settings
 from slurm_nvhc.model import finding as fd
+from slurm_nvhc.model.diag import AUTO
 from slurm_nvhc.model.protective import Exclusion, Hold, Intent, OwnDrain, Pause
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
+from slurm_nvhc.model.tested import Tested
 from slurm_nvhc.policy.acting import Quarantine
-from slurm_nvhc.policy.compiled import Policy
+from slurm_nvhc.policy.compiled import Budgets, Policy
 from slurm_nvhc.policy.kill_switch import Switch
 from slurm_nvhc.slurm.gres import GresList
 from slurm_nvhc.slurm.jobs import PartitionRules
 
 AS_ROOT: Final = "run as root to see it"
+DCGMI: Final = "diagnostics.dcgmi"  # key of the policy, and name of the check
 
 
 class Line(NamedTuple):
@@ -52,11 +56,36 @@ def unknown(check: str, found: str, advice: str) -> Line:
     return Line(check, fd.UNKNOWN, found, advice)
 
 
+class Asked(NamedTuple):
+    """A diagnostic that the policy has a hook run on this node.
+
+    hook:   "prolog", "epilog" or "health check"; budget_s: all that this hook has
+    places: patterns of partition and GPU model, '' = any
+    """
+
+    hook: str
+    tests: tuple[str, ...]
+    budget_s: float
+    through: str = AUTO
+    places: tuple[tuple[str, str], ...] = (("", ""),)
+
+
+class Program(NamedTuple):
+    """A file that a command of the policy names. key: of the policy; runs: it is run itself, and not given to what is run."""
+
+    key: str
+    path: str
+    runs: bool = True
+
+
 class PolicyFacts(NamedTuple):
     """policy: what hooks would load now; which: where it comes from, in words.
 
     problem: why the site's file can not be used, '' when it can or when there is none.
     narrowing: it narrows on some partition, model or node; quarantines: it has placeholder jobs hold GPUs on some.
+    longest:  the longest budgets of this node, whatever the partition; None: those of ``policy``
+    asked:    diagnostics in hooks, of every partition and model
+    programs: of diagnostics and tests by hand, of every partition
     """
 
     path: str
@@ -67,6 +96,13 @@ class PolicyFacts(NamedTuple):
     problem: str = ""
     narrowing: bool = False
     quarantines: bool = False
+    longest: Optional[Budgets] = None
+    asked: tuple[Asked, ...] = ()
+    programs: tuple[Program, ...] = ()
+
+    @property
+    def budgets(self) -> Budgets:
+        return self.longest if self.longest is not None else self.policy.budgets
 
 
 class PathFact(NamedTuple):
@@ -202,6 +238,7 @@ class LedgerFacts(NamedTuple):
     """problem: why the ledger can not be read; denied: for lack of permission.
 
     size: bytes of the database and its log; set_aside: names of damaged files kept from before.
+    tested: what diagnostics said so far, one of each GPU.
     """
 
     directory: str
@@ -218,6 +255,9 @@ class LedgerFacts(NamedTuple):
     known: tuple[GpuIdentity, ...] = ()
     protective_problem: str = ""
     pause: Optional[Pause] = None
+    diag: Optional[Mark] = None
+    diag_alive: bool = False
+    tested: tuple[Tested, ...] = ()
 
 
 class QuarantineFacts(NamedTuple):
@@ -236,6 +276,17 @@ class QuarantineFacts(NamedTuple):
     problem: str = ""
 
 
+class DiagFacts(NamedTuple):
+    """What the engine runs as a diagnostic, looked for only where the policy wants one.
+
+    nvvs: where it is; '' at none of ``looked_at``. cuda: folders of plugins for CUDA beside it; None when that can not be told.
+    """
+
+    nvvs: str = ""
+    looked_at: tuple[str, ...] = ()
+    cuda: Optional[tuple[str, ...]] = None
+
+
 class Facts(NamedTuple):
     """All that was looked at. The snapshot's wall clock is the present."""
 
@@ -246,6 +297,7 @@ class Facts(NamedTuple):
     slurm: SlurmFacts
     ledger: LedgerFacts
     quarantine: QuarantineFacts = QuarantineFacts()
+    diag: DiagFacts = DiagFacts()
 
     @property
     def now_ns(self) -> int:

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from slurm_nvhc import resources
 from slurm_nvhc.act import site_hooks
-from slurm_nvhc.doctor.facts import Facts, Launcher
-from slurm_nvhc.doctor.look import host, ledger, policy, quarantine, slurm
+from slurm_nvhc.doctor.facts import DiagFacts, Facts, Launcher
+from slurm_nvhc.doctor.look import diag, host, ledger, policy, quarantine, slurm
 from slurm_nvhc.doctor.look.edges import Edges, within
 from slurm_nvhc.policy import kill_switch
 
@@ -42,6 +42,7 @@ def gather(ask: Ask, edges: Edges) -> Facts:
         ("interpreter", python),
         ("package", os.path.dirname(os.path.abspath(resources.__file__))),
         *((f"on_{event}", site_hooks.program(given.policy.site_hooks, event)) for event in site_hooks.EVENTS),
+        *((program.key, program.path) for program in given.programs if program.path.startswith("/")),
     ]
     slurm_facts = slurm.look(edges, ask.node, ask.slurm_conf, given.policy.slurm, ask.run, ask.libdir, ours)
     return Facts(
@@ -54,4 +55,5 @@ def gather(ask: Ask, edges: Edges) -> Facts:
         slurm=slurm_facts,
         ledger=ledger.look(edges, ask.state, ask.node),
         quarantine=quarantine.look(edges, ask.node, given, slurm_facts),
+        diag=diag.look(edges) if given.asked else DiagFacts(),
     )

@@ -34,13 +34,14 @@ def _programs(facts: Facts) -> list[Line]:
         check, place = f"remedies.on_{event}", chains.get(f"on_{event}")
         if not path or place is None or place.problem:
             continue
-        problem = _unusable(place)
+        problem = unusable(place)
         advice = "chmod 0755, or correct site_hooks in the policy"
         out.append(fail(check, f"{path} {problem}: nobody is told", advice) if problem else ok(check, path))
     return out
 
 
-def _unusable(place: PathFact) -> str:
+def unusable(place: PathFact) -> str:
+    """Why a program can not be run, '' when it can."""
     if not place.there:
         return "does not exist"
     if stat.S_ISLNK(place.mode):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from typing import Final, Optional
 
@@ -10,9 +9,7 @@ from slurm_nvhc.doctor.facts import AS_ROOT, Facts, Launcher, Line, fail, ok, un
 from slurm_nvhc.doctor.words import some
 from slurm_nvhc.hooks import install, slurm_conf
 from slurm_nvhc.hooks.slurm_conf import Hooks, Settings
-from slurm_nvhc.policy.compiled import Budgets
 
-BATCH_START_TIMEOUT_S: Final = 10  # Slurm's default
 _NODE_STATE: Final = "healthchecknodestate"
 
 
@@ -24,17 +21,10 @@ def lines(facts: Facts) -> list[Line]:
             places = some(slurm_conf.WELL_KNOWN)
             return [*out, unknown("slurm.conf", f"no slurm.conf on this machine; looked at {places}", "name it: --slurm-conf")]
         return [*out, unknown("slurm.conf", f"{slurm.conf} can not be read", "run as root, or name the right one: --slurm-conf")]
-    hooks = hooks_of(slurm.libdir, facts.policy.policy.budgets)
+    hooks = install.hooks_of(slurm.libdir, facts.policy.budgets)
     out += [ok("slurm.conf", f"{slurm.conf}{f', {slurm.version}' if slurm.version else ''}"), _named(facts, hooks, settings)]
     out += _times(hooks, settings)
     return [*out, _interval(settings), _scontrol(facts), *_sinfo(facts), *_task_prolog(facts, hooks, settings), _constrain(facts)]
-
-
-def hooks_of(libdir: str, budgets: Budgets) -> Hooks:
-    """As `nvhc hooks install` with this policy writes them."""
-    prolog, epilog, health_check = (os.path.join(libdir, name) for name in install.LAUNCHERS)
-    seconds = [math.ceil(s) + install.GRACE_S for s in (budgets.prolog_s, budgets.epilog_s, budgets.health_check_s)]
-    return Hooks(prolog, epilog, health_check, os.path.join(libdir, install.TASK_PROLOG), *seconds)
 
 
 def _switch(facts: Facts) -> Line:
@@ -91,7 +81,7 @@ def _differences(facts: Facts, name: str, launcher: Launcher) -> str:
     wanted = {"CONFIG": facts.policy.path, "STATE": facts.host.state.path.path, "RUN": facts.host.run.path.path}
     baked = launcher.settings
     differ = [f"{key.lower()} {baked.get(key, '?')} (here {value})" for key, value in wanted.items() if baked.get(key) != value]
-    needed = install.needed_s(facts.policy.policy.budgets, name)
+    needed = install.needed_s(facts.policy.budgets, name)
     deadline = baked.get("DEADLINE", "")
     # Longer is right: the launcher is written for the longest budget of all partitions.
     if not deadline.isdigit() or int(deadline) < needed:
@@ -109,15 +99,16 @@ def _named(facts: Facts, hooks: Hooks, settings: Settings) -> Line:
 
 
 def _times(hooks: Hooks, settings: Settings) -> list[Line]:
-    """Several hook lines, globs, RunInJob and every timeout of Slurm against our own."""
-    said = list(slurm_conf.warnings(hooks, settings))
-    limit = _number(settings, "batchstarttimeout", BATCH_START_TIMEOUT_S)
-    if hooks.prolog_s > limit:
-        said.append(f"the prolog may take {hooks.prolog_s} s, and a batch job must start within BatchStartTimeout={limit}: raise that")
-    if not said:
-        ours = f"prolog {hooks.prolog_s} s, epilog {hooks.epilog_s} s, health check {hooks.health_check_s} s"
-        return [ok("slurm.times", f"{ours}: within Slurm's limits, and one line for each hook")]
-    return [warn("slurm.times", sentence, "do as said, in slurm.conf (then `scontrol reconfigure`) or in the policy") for sentence in said]
+    """Several hook lines, globs, RunInJob and every time limit of Slurm against our own."""
+    said = slurm_conf.warnings(hooks, settings)
+    if said:
+        advice = "do as said, in slurm.conf (then `scontrol reconfigure`) or in the policy"
+        return [warn("slurm.times", sentence, advice) for sentence in said]
+    of_hook: dict[str, list[str]] = {}
+    for limit in slurm_conf.limits(settings):
+        of_hook.setdefault(limit.hook, []).append(f"{limit.key} {'none' if limit.seconds is None else limit.seconds}")
+    ours = "; ".join(f"{hook} {hooks.seconds(hook)} s ({some(limits)})" for hook, limits in of_hook.items())
+    return [ok("slurm.times", f"{ours}: within Slurm's limits, and one line for each hook")]
 
 
 def _interval(settings: Settings) -> Line:

@@ -28,10 +28,10 @@ from slurm_nvhc.slurm.node import SlurmCommands
 GRACE_S: Final = 1
 TOOL_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"  # as in the launchers
 TASK_PROLOG: Final = "nvhc-task-prolog.sh"
-LAUNCHERS: Final = {  # file in the library directory -> its template, and its budget's name
-    "nvhc-prolog.sh": ("prolog/nvhc-prolog.sh", "prolog_s"),
-    "nvhc-epilog.sh": ("epilog/nvhc-epilog.sh", "epilog_s"),
-    "nvhc-health-check.sh": ("prolog/nvhc-health-check.sh", "health_check_s"),
+LAUNCHERS: Final = {  # file in the library directory -> its template, and the names of its budgets: the longest counts
+    "nvhc-prolog.sh": ("prolog/nvhc-prolog.sh", ("prolog_s",)),
+    "nvhc-epilog.sh": ("epilog/nvhc-epilog.sh", ("epilog_s",)),
+    "nvhc-health-check.sh": ("prolog/nvhc-health-check.sh", ("health_check_s", "registration_s")),
 }
 _DEADLINE: Final = re.compile(r"^DEADLINE=(\d+)$", re.MULTILINE)  # as in prolog/launcher.sh
 _MAX_LAUNCHER: Final = 64 * 1024
@@ -107,7 +107,7 @@ def install(options: Options) -> Report:
     else:
         _directory(os.path.dirname(options.config), 0o755, options.dry_run)
         done.append(_write(options.config, _template("etc/policy.site.yaml"), 0o644, options.dry_run))
-    hooks = _hooks(options)
+    hooks = hooks_of(options.libdir, options.budgets)
     warnings = [*_trust_warnings(options), *_tool_warnings()]
     unusable = SlurmCommands(options.bin_dir, "", 0.0).unusable()
     if unusable is not None:
@@ -169,7 +169,7 @@ def launchers(options: Options, conf_path: str) -> dict[str, str]:
         "KILLSWITCH": options.kill_switch,
     }
     out = {}
-    for name, (template, _budget) in LAUNCHERS.items():
+    for name, (template, _budgets) in LAUNCHERS.items():
         text = _template(template).replace("@LAUNCHER@", _template("prolog/launcher.sh").rstrip("\n"))
         out[name] = _fill(text, {**values, "SECONDS": str(needed_s(options.budgets, name))})
     out[TASK_PROLOG] = _fill(_template("prolog/nvhc-task-prolog.sh"), values)
@@ -178,8 +178,8 @@ def launchers(options: Options, conf_path: str) -> dict[str, str]:
 
 def needed_s(budgets: Budgets, launcher: str) -> int:
     """The deadline in seconds that a launcher must have under these budgets."""
-    budget: float = getattr(budgets, LAUNCHERS[launcher][1])
-    return math.ceil(budget) + GRACE_S
+    longest: float = max(getattr(budgets, name) for name in LAUNCHERS[launcher][1])
+    return math.ceil(longest) + GRACE_S
 
 
 def too_short(libdir: str, budgets: Budgets) -> tuple[str, ...]:
@@ -217,17 +217,13 @@ def _complete(options: Options) -> Options:
     return options._replace(python=options.python or sys.executable)
 
 
-def _hooks(options: Options) -> slurm_conf.Hooks:
-    prolog, epilog, health_check = (os.path.join(options.libdir, name) for name in LAUNCHERS)
-    return slurm_conf.Hooks(
-        prolog,
-        epilog,
-        health_check,
-        os.path.join(options.libdir, TASK_PROLOG),
-        prolog_s=needed_s(options.budgets, "nvhc-prolog.sh"),
-        epilog_s=needed_s(options.budgets, "nvhc-epilog.sh"),
-        health_check_s=needed_s(options.budgets, "nvhc-health-check.sh"),
-    )
+def hooks_of(libdir: str, budgets: Budgets) -> slurm_conf.Hooks:
+    """Launchers in ``libdir``, as installed with these budgets."""
+    prolog, epilog, health_check = (os.path.join(libdir, name) for name in LAUNCHERS)
+    of_prolog, of_epilog, of_health_check = (needed_s(budgets, name) for name in LAUNCHERS)
+    registration_s = math.ceil(budgets.registration_s) + GRACE_S
+    task_prolog = os.path.join(libdir, TASK_PROLOG)
+    return slurm_conf.Hooks(prolog, epilog, health_check, task_prolog, of_prolog, of_epilog, of_health_check, registration_s)
 
 
 def _settings(options: Options) -> tuple[str, Optional[slurm_conf.Settings]]:

@@ -30,15 +30,24 @@ WELL_KNOWN: Final = (
 )
 HOOK_KEYS: Final = ("prolog", "epilog", "healthcheckprogram", "taskprolog")
 MESSAGE_TIMEOUT_S: Final = 10  # Slurm's default; a prolog is expected to end within it
+BATCH_START_TIMEOUT_S: Final = 10  # Slurm's default
+SLURMD_TIMEOUT_S: Final = 300  # Slurm's default
 NOHOLD: Final = "nohold_on_prolog_fail"
-HEALTH_CHECK_LIMIT_S: Final = 60  # slurmd kills a health check after this
+HEALTH_CHECK_LIMIT_S: Final = 60  # slurmd kills a health check after this, where no HealthCheckTimeout (26.11) says otherwise
+_ENDLESS_S: Final = 65534  # PrologEpilogTimeout's default
+PROLOG: Final = "prolog"
+EPILOG: Final = "epilog"
+HEALTH_CHECK: Final = "health check"
 _TABLES: Final = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname")  # lines about nodes, not settings
 _SHOWN = re.compile(r"(\w+)(?:\[\d+\])?\s*=\s*(\S+)")  # 24.11 shows several hooks as Prolog[0], Prolog[1]
 _INCLUDE_DEPTH: Final = 5
 
 
 class Hooks(NamedTuple):
-    """Paths of our launchers and the seconds after which each is ended for certain."""
+    """Paths of our launchers and the seconds after which each is ended for certain.
+
+    registration_s: the health check before slurmd registers, which its own launcher ends no sooner than any other.
+    """
 
     prolog: str
     epilog: str
@@ -47,6 +56,22 @@ class Hooks(NamedTuple):
     prolog_s: int
     epilog_s: int
     health_check_s: int
+    registration_s: int = 0
+
+    def seconds(self, hook: str) -> int:
+        return {PROLOG: self.prolog_s, EPILOG: self.epilog_s, HEALTH_CHECK: self.health_check_s}.get(hook, self.registration_s)
+
+
+class Limit(NamedTuple):
+    """A limit of Slurm's on the time of one hook. seconds: a hook of ours must take less; None: there is no limit.
+
+    otherwise: what happens to one that takes longer.
+    """
+
+    hook: str
+    key: str
+    seconds: Optional[int]
+    otherwise: str
 
 
 class Line(NamedTuple):
@@ -171,24 +196,52 @@ def warnings(hooks: Hooks, settings: Settings) -> tuple[str, ...]:
     checks = settings.get("healthcheckprogram", ())
     if checks and not names_as(settings, "healthcheckprogram", hooks.health_check):
         out.append(f"HealthCheckProgram is {checks[-1]}, and Slurm runs only one: call {hooks.health_check} from it")
-    longest = max(hooks.prolog_s, hooks.epilog_s)
-    limit = _seconds(settings, "prologepilogtimeout")
-    if limit is not None and limit <= longest:
-        out.append(f"PrologEpilogTimeout={limit} is not above our {longest} s, and a hook that Slurm ends drains the node: raise it")
-    message = _seconds(settings, "messagetimeout")
-    message = MESSAGE_TIMEOUT_S if message is None else message
-    if hooks.prolog_s > message:
-        advice = "raise that, or lower budgets.prolog"
-        out.append(f"the prolog may take {hooks.prolog_s} s, and Slurm expects it within MessageTimeout={message}: {advice}")
-    if hooks.health_check_s >= HEALTH_CHECK_LIMIT_S:
-        advice = "lower budgets.health_check"
-        out.append(f"the health check may take {hooks.health_check_s} s, and slurmd ends it after {HEALTH_CHECK_LIMIT_S} s: {advice}")
+    for limit in exceeded(hooks, settings):
+        ours = f"our {hooks.seconds(limit.hook)} s for the {limit.hook}"
+        budget = f"budgets.{limit.hook.replace(' ', '_')}"
+        out.append(f"{limit.key}={limit.seconds} is not above {ours}, and {limit.otherwise}: raise it, or lower {budget}")
     if "runinjob" in (flag.lower() for flag in _words(settings, "prologflags")):
         out.append("PrologFlags has RunInJob: under ConstrainDevices the prolog then sees only the job's GPUs")
     if not _nohold(settings):
         held = "a job that our prolog keeps off a bad node is requeued and held until somebody runs `scontrol release`"
         out.append(f"SchedulerParameters has no {NOHOLD}: {held}")
     return tuple(out)
+
+
+def exceeded(hooks: Hooks, settings: Settings) -> tuple[Limit, ...]:
+    """The limits that our hooks may run into."""
+    return tuple(limit for limit in limits(settings) if limit.seconds is not None and hooks.seconds(limit.hook) >= limit.seconds)
+
+
+def limits(settings: Settings) -> tuple[Limit, ...]:
+    """Every limit of Slurm's on the time of hooks, given or by default.
+
+    PrologTimeout and EpilogTimeout (25.05) are taken before PrologEpilogTimeout, as their names say; it is not observed.
+    UnkillableStepTimeout and KillWait are about a job's processes, which are gone before an epilog.
+    """
+
+    def of(key: str, default: Optional[int]) -> Optional[int]:
+        seconds = _seconds(settings, key.lower())
+        return default if seconds is None else seconds
+
+    def first(*keys: str) -> tuple[str, Optional[int]]:
+        key = next((key for key in keys if key.lower() in settings), keys[-1])
+        seconds = of(key, None)
+        return key, None if seconds is not None and seconds >= _ENDLESS_S else seconds
+
+    drained = "a hook that Slurm ends drains the node"  # SIGTERM, SIGKILL 10 ms later: no time for anything (observed)
+    return (
+        Limit(PROLOG, *first("PrologTimeout", "PrologEpilogTimeout"), drained),
+        Limit(PROLOG, "BatchStartTimeout", of("BatchStartTimeout", BATCH_START_TIMEOUT_S), "a batch job that starts later counts as lost"),
+        Limit(PROLOG, "MessageTimeout", of("MessageTimeout", MESSAGE_TIMEOUT_S), "Slurm expects a prolog to end within it"),
+        Limit(EPILOG, *first("EpilogTimeout", "PrologEpilogTimeout"), drained),
+        Limit(HEALTH_CHECK, "HealthCheckTimeout", of("HealthCheckTimeout", HEALTH_CHECK_LIMIT_S), "slurmd ends it then"),
+        Limit(
+            HEALTH_CHECK, "HealthCheckInterval", of("HealthCheckInterval", None) or None,
+            "slurmd starts the next one beside it, which finds the node taken and does nothing",
+        ),
+        Limit("registration", "SlurmdTimeout", of("SlurmdTimeout", SLURMD_TIMEOUT_S) or None, "a node that registers later is set down"),
+    )  # fmt: skip
 
 
 def _list_warnings(label: str, path: str, values: Sequence[str]) -> list[str]:
