@@ -290,6 +290,18 @@ def test_a_command_of_which_only_one_can_run_at_a_time_accuses_no_gpu(preset: st
     assert f"fails on {number - 1} of {number} GPUs alone: it is the command (can several of it run at once?)" in said.said
 
 
+@pytest.mark.parametrize(("share", "most"), [(0.5, 2), (0.2, 0)])
+def test_a_command_that_fails_by_chance_makes_no_gpu_certain(share: float, most: int) -> None:
+    here, wrong = board("hgx-h100-8"), 0
+    for seed in range(100):
+        chance, seen = random.Random(seed), list[Seen]()
+        while (step := next_step(here, seen)) is not None:
+            groups = tuple(Group(gpus, chance.random() >= share) for gpus in step.groups)
+            seen.append(Seen(step, groups if step.kind != IDLE else ()))
+        wrong += any(part.confidence == CERTAIN for part in explain(here, seen).parts)
+    assert wrong <= most, "of 100; by its end alone a command convicts after four steps at the earliest"
+
+
 def test_traffic_that_fails_in_every_group_may_be_the_command() -> None:
     seen = Node(H100, Fault("switch", H100.switches[0], "command")).search()
     said = explain(H100, seen)

@@ -2,8 +2,9 @@
 
 Confidence has three words:
 
-certain  it showed each time its traffic ran and could be seen, in two steps or more; the other GPUs' traffic went well without
-         it; and nothing else explains the errors, not even a part that shows only at times
+certain  it showed each time its traffic ran and could be seen, in two steps or more, in four where the command's end alone says
+         so; the other GPUs' traffic went well without it; and nothing else explains the errors, not even a part that shows only
+         at times
 likely   it is the simplest explanation, but one of these is missing, ``why`` says which; or no counter names it, and it is more than
          one GPU: two that fail together, what all share
 one of   others explain the errors as well, and traffic does not tell them apart
@@ -37,6 +38,7 @@ UNKNOWN: Final = "unknown"
 CERTAIN: Final = "certain"
 LIKELY: Final = "likely"
 ONE_OF: Final = "one of"
+_BY_COMMAND: Final = 4  # steps in which a command must have failed, where no counter says anything: it may fail by itself
 
 # Place.kind
 LINK: Final = cs.LINK
@@ -213,6 +215,8 @@ def _missing(board: Board, evidence: Evidence, found: Causes, part: Part) -> lis
     steps = {run.step for run in record.shown}
     if len(steps) < 2:
         out.append("it showed in one step only")
+    elif len(steps) < _BY_COMMAND and all(c.kind == ev.COMMAND for c in _complaints(evidence, found, part)):
+        out.append(f"a failed command alone says so, in {len(steps)} steps: it may fail by itself")
     if record.quiet:
         tried = len(record.quiet) + len(record.shown)
         out.append(f"it shows only at times: {len(record.shown)} of {tried} runs that it was in the way of")
@@ -231,8 +235,13 @@ def _missing(board: Board, evidence: Evidence, found: Causes, part: Part) -> lis
     return out
 
 
+def _complaints(evidence: Evidence, found: Causes, part: Part) -> list[ev.Complaint]:
+    """In the runs in which it showed."""
+    return [c for c in evidence.complaints if any((run.step, run.group) == (c.step, c.group) for run in found.records[part].shown)]
+
+
 def _why(board: Board, evidence: Evidence, found: Causes, part: Part) -> str:
-    mine = [c for c in evidence.complaints if any((run.step, run.group) == (c.step, c.group) for run in found.records[part].shown)]
+    mine = _complaints(evidence, found, part)
     failed = any(c.kind == ev.COMMAND for c in mine)
     if part.kind == cs.LINK:
         return _why_link(board, evidence, part)

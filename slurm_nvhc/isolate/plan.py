@@ -23,6 +23,8 @@ _SHOWN: Final = 2  # a part is believed when it showed in so many steps
 # A fault that shows each time, on eight GPUs, is found in so many steps of traffic; more are done only where the answers contradict
 # each other. What is left of doubt then is told.
 QUICK: Final = 6
+# A command that fails now and then by itself looks like a bad GPU for once: where one failed alone, all are tried alone so often.
+ALONE_TIMES: Final = 3
 _CONTROL_TRIES: Final = 3  # the other GPUs are tried without it so often, where nothing comes of it
 
 
@@ -49,7 +51,10 @@ def next_step(board: Board, seen: Sequence[Seen], limits: Limits = USUAL) -> Opt
     if kinds.count(TRAFFIC) >= limits.max_steps or fails_alone(board, seen):
         return None
     evidence = ev.gather(board, seen)
-    failed = {uuid for run in evidence.runs if run.kind == ALONE and run.ok is False for uuid in run.group}
+    alone = [run for run in evidence.runs if run.kind == ALONE]
+    if any(run.ok is False for run in alone) and kinds.count(ALONE) < ALONE_TIMES:
+        return Step(ALONE, tuple((uuid,) for uuid in board.uuids), "does the same fail alone again?")
+    failed = {uuid for run in alone if run.ok is False for uuid in run.group} - {uuid for run in alone if run.ok for uuid in run.group}
     usable = tuple(uuid for uuid in board.uuids if uuid not in failed)
     found = cs.causes(board, evidence)
     if not found.ranked or TRAFFIC not in kinds:
