@@ -7,18 +7,15 @@ import os
 import shlex
 import signal
 import sys
-import time
 from typing import Final, Sequence
 
 from slurm_nvhc.act import ways
-from slurm_nvhc.cli.common import node, site
+from slurm_nvhc.cli import common
 from slurm_nvhc.cli.explain import find_gpu
-from slurm_nvhc.context import Context, prepare
+from slurm_nvhc.context import Context
 from slurm_nvhc.errors import InputError
-from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.snapshot import GpuIdentity
-from slurm_nvhc.policy import source
 from slurm_nvhc.policy.compiled import Policy
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -26,15 +23,7 @@ ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def context(args: argparse.Namespace) -> Context:
     """As for a look by hand, with the policy of the partition; inside a job that is the job's."""
-    environment = {"SLURMD_NODENAME": node(args)}
-    if os.environ.get("SLURM_CONF"):
-        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    found = prepare(HEALTH_CHECK, site(args), environment, time.monotonic(), "node", keep=False)
-    partition = args.partition or os.environ.get("SLURM_JOB_PARTITION", "")
-    if not partition:
-        return found
-    loaded = source.load(found.site.config, f"{found.site.state}/{found.node}", found.node, partition, keep=False)
-    return found._replace(policy=loaded.policy)
+    return common.context(args, args.partition or os.environ.get("SLURM_JOB_PARTITION", ""))
 
 
 def gpus(option: str, text: str, here: Sequence[GpuIdentity]) -> list[str]:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import time
 from typing import Any, Final
 
 from slurm_nvhc import run_text
 from slurm_nvhc.cli import common, pause, show
 from slurm_nvhc.compare import noteworthy
-from slurm_nvhc.context import Context, at_switch, prepare
+from slurm_nvhc.context import Context, at_switch
 from slurm_nvhc.errors import InputError
-from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model import suspect
 from slurm_nvhc.model.snapshot import Snapshot, Trouble, from_json, to_json
@@ -42,7 +40,7 @@ def read_capture(path: str) -> Snapshot:
 
 
 def check(args: argparse.Namespace) -> int:
-    context, switch = at_switch(_context(args))
+    context, switch = at_switch(common.context(args))
     off = common.hooks_off(args)
     unusable = SlurmCommands(context.policy.slurm.bin_dir, context.slurm_conf, context.policy.slurm.timeout_s).unusable()
     if unusable is not None:
@@ -86,7 +84,7 @@ def check(args: argparse.Namespace) -> int:
 
 
 def capture(args: argparse.Namespace) -> int:
-    context = _context(args)
+    context = common.context(args)
     try:
         snapshot = read_now(context)
     finally:
@@ -103,14 +101,6 @@ def capture(args: argparse.Namespace) -> int:
     for trouble in snapshot.troubles:
         common.die(InputError(trouble.code, trouble.part, trouble.detail), common.TROUBLE)
     return common.TROUBLE if snapshot.gpus is None else common.OK
-
-
-def _context(args: argparse.Namespace) -> Context:
-    environment = {"SLURMD_NODENAME": common.node(args)}
-    if os.environ.get("SLURM_CONF"):
-        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    started = time.monotonic()
-    return prepare(HEALTH_CHECK, common.site(args), environment, started, "node", keep=False)
 
 
 def _held_back(context: Context, switch: Switch) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import json
 import os
 import pwd
 import sys
+import time
 from typing import Any, Final, Iterable, NamedTuple, Optional, Sequence
 
 from rich.box import SIMPLE
@@ -14,10 +15,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from slurm_nvhc.context import Site
+from slurm_nvhc.context import Context, Site, prepare
 from slurm_nvhc.errors import InputError
+from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.times import iso
+from slurm_nvhc.policy import source
 from slurm_nvhc.record.ledger import Ledger
 
 OK: Final = 0
@@ -115,6 +118,19 @@ def node(args: argparse.Namespace) -> str:
     if "/" in name or name in ("", ".", ".."):
         raise InputError("--node", "", f"{name!r} is not a node name")
     return str(name)
+
+
+def context(args: argparse.Namespace, partition: str = "") -> Context:
+    """For a look by hand: as a health check has it, but what judge remembers stays as it is. With the policy of a partition where
+    one is named."""
+    environment = {"SLURMD_NODENAME": node(args)}
+    if os.environ.get("SLURM_CONF"):
+        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
+    found = prepare(HEALTH_CHECK, site(args), environment, time.monotonic(), "node", keep=False)
+    if not partition:
+        return found
+    loaded = source.load(found.site.config, f"{found.site.state}/{found.node}", found.node, partition, keep=False)
+    return found._replace(policy=loaded.policy)
 
 
 def open_ledger(args: argparse.Namespace) -> Ledger:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 from typing import Final
 
 from slurm_nvhc import aftermath
 from slurm_nvhc.act import evidence, remedy
 from slurm_nvhc.cli import common
 from slurm_nvhc.cli.explain import find_gpu
-from slurm_nvhc.context import Context, prepare
 from slurm_nvhc.errors import InputError, MonitorError
-from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.protective import SUSPECTED
 from slurm_nvhc.observation import observe
@@ -23,7 +20,7 @@ BUG_REPORT_S: Final = 600.0
 
 
 def write(args: argparse.Namespace) -> int:
-    context = _context(args)
+    context = common.context(args)
     try:
         folder = evidence.folder(context.policy.evidence.dir, os.path.join(context.site.state, context.node), context.node)
         if args.list:
@@ -70,11 +67,3 @@ def _list(args: argparse.Namespace, folder: str) -> int:
     if not paths:
         print(f"no bundle in {folder}")
     return common.OK
-
-
-def _context(args: argparse.Namespace) -> Context:
-    """As for a look by hand: what judge remembers stays as it is."""
-    environment = {"SLURMD_NODENAME": common.node(args)}
-    if os.environ.get("SLURM_CONF"):
-        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    return prepare(HEALTH_CHECK, common.site(args), environment, time.monotonic(), "node", keep=False)

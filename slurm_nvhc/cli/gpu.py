@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import time
 from typing import Final
 
@@ -15,9 +14,8 @@ from slurm_nvhc.act.steps import Step
 from slurm_nvhc.act.words import PREFIX, short_uuid
 from slurm_nvhc.cli import common, show, tell
 from slurm_nvhc.cli.explain import find_gpu
-from slurm_nvhc.context import Context, durable, prepare
+from slurm_nvhc.context import Context, durable
 from slurm_nvhc.errors import InputError
-from slurm_nvhc.judge import HEALTH_CHECK
 from slurm_nvhc.judge.memory import open_names
 from slurm_nvhc.model import finding as fd
 from slurm_nvhc.model.job import GpuMapping
@@ -25,7 +23,6 @@ from slurm_nvhc.model.protective import EXCLUDED, NARROW, QUARANTINE, RELEASED, 
 from slurm_nvhc.model.snapshot import GpuIdentity, Snapshot
 from slurm_nvhc.model.times import iso
 from slurm_nvhc.observation import read_now
-from slurm_nvhc.policy import source
 from slurm_nvhc.record import lock
 from slurm_nvhc.slurm import conf as slurm_conf_files
 from slurm_nvhc.slurm import gres as gres_file
@@ -75,7 +72,7 @@ def show_list(args: argparse.Namespace) -> int:
 def exclude(args: argparse.Namespace) -> int:
     """By hand under the same conditions as by the policy: what can not be kept up is refused, and the node is for the drain."""
     common.open_ledger(args).close()
-    context = _context(args, args.partition)
+    context = common.context(args, args.partition)
     try:
         # A hook may be excluding, or placing a job, just now.
         with lock.held(f"{context.site.state}/{context.node}/act.lock", LOCK_S):
@@ -167,7 +164,7 @@ def release(args: argparse.Namespace) -> int:
         print(f"released {uuid}: the next job may use it")
         tell.by_hand(args, "release", exclusion.why, _one_line(args.why), uuid)
         return common.OK
-    context = _context(args)
+    context = common.context(args)
     try:
         with lock.held(f"{context.site.state}/{context.node}/act.lock", LOCK_S):
             step = Step(st.UNHOLD, uuid=uuid, why=args.why, keys=(f"GPU-EXCLUDED {uuid}",))
@@ -208,18 +205,6 @@ def _find(what: str, exclusions: tuple[Exclusion, ...], known: tuple[GpuIdentity
     if uuid not in table:
         raise InputError(what, "", "is not excluded on this node", f"excluded: {', '.join(sorted(table)) or 'none'}")
     return table[uuid]
-
-
-def _context(args: argparse.Namespace, partition: str = "") -> Context:
-    """As a health check has it; with the policy of a partition where one is named."""
-    environment = {"SLURMD_NODENAME": common.node(args)}
-    if os.environ.get("SLURM_CONF"):
-        environment["SLURM_CONF"] = os.environ["SLURM_CONF"]
-    context = prepare(HEALTH_CHECK, common.site(args), environment, time.monotonic(), "node", keep=False)
-    if partition:
-        state = f"{context.site.state}/{context.node}"
-        context = context._replace(policy=source.load(context.site.config, state, context.node, partition, keep=False).policy)
-    return context
 
 
 def _mapping(context: Context, snapshot: Snapshot) -> GpuMapping:

@@ -147,14 +147,10 @@ def _group(gpus: tuple[str, ...], result: Optional[child.Result], timeout_s: flo
     if result.problem:
         why = f"it did not end within {timeout_s:g} s" if result.problem == "timeout" else result.problem
         return Group(gpus, None, clean(why, SAID))
-    said = _last_line(result.out) if result.rc == 0 else _last_line(result.err) or _last_line(result.out)
+    last = child.last_line
+    said = clean(last(result.out) if result.rc == 0 else last(result.err) or last(result.out), SAID)
     if result.rc == 0:
         return Group(gpus, True, said)
     if result.rc in _SHELLS or result.rc in _TOLD:
         return Group(gpus, None, said or ("it could not be run" if result.rc in _SHELLS else "it was killed"))
     return Group(gpus, False, said or f"exit status {result.rc}")
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return clean(lines[-1], SAID) if lines else ""

@@ -45,6 +45,11 @@ class Result(NamedTuple):
     reply: str = ""
 
 
+def last_line(text: str) -> str:
+    """The last line of a program's output that says something; '' when none does."""
+    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
+
+
 def run(
     argv: Sequence[str],
     timeout_s: float,

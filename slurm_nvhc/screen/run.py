@@ -130,11 +130,11 @@ def _answer(done: Optional[child.Result], timeout_s: float) -> Answer:
     if done.problem == "timeout":
         return Answer("", f"not ended within {timeout_s:g} s")
     if done.rc != 0:
-        last = _last_line(done.err) or _last_line(done.out)
+        last = child.last_line(done.err) or child.last_line(done.out)
         return Answer("", done.problem or f"exit status {done.rc}{f': {_printable(last)[:_WHY]}' if last else ''}")
     if len(done.out) >= child.MAX_OUTPUT // 4:  # characters are 1 to 4 bytes: its end may have been cut off
         return Answer("", "it printed more than a digest")
-    digest = _last_line(done.out)
+    digest = child.last_line(done.out)
     if not digest:
         return Answer("", "it printed nothing")
     if len(digest) > MOST_DIGEST or digest != _printable(digest):
@@ -198,10 +198,6 @@ def _parsed(note: str) -> Mapping[str, Any]:
     except ValueError:
         value = {}
     return value if isinstance(value, dict) else {}
-
-
-def _last_line(text: str) -> str:
-    return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
 def _printable(text: str) -> str:
